@@ -1,0 +1,78 @@
+"""A Celery queue that survives its broker.
+
+Importing this package registers the Kombu transport ``paired``. The names below are loaded when they are used, so
+that an application pays for what it uses.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from kombu_paired.registration import register_transport
+
+if TYPE_CHECKING:
+    from kombu_paired.contrib.celery import SyphonStep, setup
+    from kombu_paired.errors import (
+        BacklogUnavailable,
+        ConfigurationError,
+        MessageTooLarge,
+        NamespaceUnauthorized,
+        PairedError,
+        SendError,
+    )
+    from kombu_paired.failures import FailureKind
+    from kombu_paired.options import PairedNamespaceOptions
+    from kombu_paired.pairing import Pairing
+    from kombu_paired.syphon import Syphon
+    from kombu_paired.transport import Transport, pairing_of
+
+__version__ = "0.1.0"
+
+__all__ = (
+    "BacklogUnavailable",
+    "ConfigurationError",
+    "FailureKind",
+    "MessageTooLarge",
+    "NamespaceUnauthorized",
+    "PairedError",
+    "PairedNamespaceOptions",
+    "Pairing",
+    "SendError",
+    "Syphon",
+    "SyphonStep",
+    "Transport",
+    "pairing_of",
+    "setup",
+)
+
+_ROOMS = {
+    "contrib.celery": ("SyphonStep", "setup"),
+    "errors": (
+        "BacklogUnavailable",
+        "ConfigurationError",
+        "MessageTooLarge",
+        "NamespaceUnauthorized",
+        "PairedError",
+        "SendError",
+    ),
+    "failures": ("FailureKind",),
+    "options": ("PairedNamespaceOptions",),
+    "pairing": ("Pairing",),
+    "syphon": ("Syphon",),
+    "transport": ("Transport", "pairing_of"),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+register_transport()
+
+
+def __getattr__(name: str) -> Any:
+    room = _ROOM_OF.get(name)
+    if room is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{room}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

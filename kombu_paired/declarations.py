@@ -1,0 +1,153 @@
+"""What the application declared, so that it can be declared again where and when it is missing. Pure.
+
+Kombu declares a queue before it publishes to it, once per connection. The book keeps these declarations: a new link to
+the primary repeats those of an entity before the first message, and a diverted message carries them to the syphon.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from kombu.utils.json import dumps, loads
+
+from kombu_paired.errors import MalformedBacklogMessage
+
+__all__ = ("Declaration", "DeclarationBook", "Entity", "decode_declarations", "encode_declarations")
+
+#: The channel methods that declare, and the arguments that say how to answer rather than what to declare.
+OPERATIONS = frozenset({"exchange_declare", "queue_declare", "queue_bind", "exchange_bind"})
+_NOT_CARRIED = frozenset({"nowait", "passive", "channel"})
+
+
+class Entity(NamedTuple):
+    """One destination on the primary: a queue, or an exchange with its routing key."""
+
+    exchange: str
+    routing_key: str
+
+    @property
+    def path(self) -> str:
+        """Its name: the queue's for the default exchange, else ``exchange/routing_key``."""
+        if not self.exchange:
+            return self.routing_key
+        return f"{self.exchange}/{self.routing_key}" if self.routing_key else self.exchange
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """One call of a channel's declaring method, with the arguments that matter later."""
+
+    operation: str
+    arguments: dict[str, Any] = field(hash=False)
+
+    @property
+    def name(self) -> str:
+        """What is declared: the queue or exchange; for a binding, its target."""
+        key = "queue" if self.operation.startswith("queue") else "exchange"
+        if self.operation == "exchange_bind":
+            key = "destination"
+        return str(self.arguments.get(key) or "")
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether the thing outlives the connection that declares it: reply queues and the like do not."""
+        if self.operation == "exchange_declare":
+            return bool(self.name)
+        return not (
+            self.arguments.get("exclusive")
+            or self.arguments.get("auto_delete")
+            or not self.name
+            or "x-expires" in (self.arguments.get("arguments") or {})
+        )
+
+
+class DeclarationBook:
+    """The lasting declarations made through one pairing, by what they declare."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._exchanges: dict[str, Declaration] = {}
+        self._queues: dict[str, Declaration] = {}
+        self._bindings: dict[str, dict[tuple[str, str, str], Declaration]] = {}
+
+    def note(self, operation: str, arguments: dict[str, Any]) -> Declaration:
+        """Remember a declaration if it is a lasting one, and more than a question (``passive``)."""
+        kept = {key: value for key, value in arguments.items() if key not in _NOT_CARRIED}
+        declaration = Declaration(operation, kept)
+        if arguments.get("passive"):
+            return Declaration(operation, {**kept, "passive": True})
+        if declaration.is_lasting:
+            with self._lock:
+                self._keep(declaration)
+        return declaration
+
+    def _keep(self, declaration: Declaration) -> None:
+        if declaration.operation == "exchange_declare":
+            self._exchanges[declaration.name] = declaration
+        elif declaration.operation == "queue_declare":
+            self._queues[declaration.name] = declaration
+        else:
+            source = _source_of(declaration)
+            key = (declaration.operation, declaration.name, _routing_key_of(declaration))
+            self._bindings.setdefault(source, {})[key] = declaration
+
+    def for_entity(self, entity: Entity) -> list[Declaration]:
+        """What has to exist for a message to this entity to arrive, in the order in which to declare it."""
+        with self._lock:
+            return list(self._needed(entity, set()))
+
+    def _needed(self, entity: Entity, seen: set[str]) -> Iterator[Declaration]:
+        exchange, routing_key = entity
+        if not exchange:
+            if routing_key in self._queues:
+                yield self._queues[routing_key]
+            return
+        if exchange in seen:
+            return
+        seen.add(exchange)
+        declared = self._exchanges.get(exchange)
+        if declared is not None:
+            yield declared
+        direct = declared is not None and (declared.arguments.get("type") or "direct") == "direct"
+        for binding in self._bindings.get(exchange, {}).values():
+            if direct and _routing_key_of(binding) != routing_key:
+                continue
+            is_queue = binding.operation == "queue_bind"
+            target = Entity("", binding.name) if is_queue else Entity(binding.name, routing_key)
+            needed = list(self._needed(target, seen))
+            if needed:
+                yield from needed
+                yield binding
+
+
+def _source_of(binding: Declaration) -> str:
+    key = "exchange" if binding.operation == "queue_bind" else "source"
+    return str(binding.arguments.get(key) or "")
+
+
+def _routing_key_of(binding: Declaration) -> str:
+    return str(binding.arguments.get("routing_key") or "")
+
+
+def encode_declarations(declarations: Iterable[Declaration]) -> str:
+    """Declarations as one line of JSON, for a message header."""
+    return str(dumps([[each.operation, each.arguments] for each in declarations]))
+
+
+def decode_declarations(text: str) -> list[Declaration]:
+    """The declarations in a header.
+
+    Raises:
+        MalformedBacklogMessage: the text is not what :func:`encode_declarations` writes.
+    """
+    try:
+        declarations = [Declaration(str(operation), arguments) for operation, arguments in loads(text)]
+    except Exception as exc:  # Kombu's decoders of dates, numbers and the like raise whatever they meet
+        raise MalformedBacklogMessage("MalformedDeclarations", f"the declarations cannot be read: {exc}") from exc
+    for each in declarations:
+        if each.operation not in OPERATIONS or not isinstance(each.arguments, dict):
+            raise MalformedBacklogMessage("MalformedDeclarations", f"{each.operation!r} is not a declaration")
+    return declarations

@@ -1,0 +1,1 @@
+"""Namespaces: brokers as a pairing sees them."""

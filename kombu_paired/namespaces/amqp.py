@@ -1,0 +1,518 @@
+"""RabbitMQ: links with publisher confirms, returns and alarms, through py-amqp.
+
+Facts this room rests on (RabbitMQ's documentation of confirms, alarms and ``connection.blocked``; measured on 3.10):
+
+* A confirm comes after the broker has taken responsibility for a message, a ``basic.return`` before its confirm.
+* A broker in alarm still takes the message that finds it out, says ``connection.blocked``, and then stops reading from
+  the connection. So a blocked link is known before anything is written to it.
+* A message to the default exchange that no queue is named after is confirmed and dropped: a probe that stores nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import amqp
+from amqp.exceptions import MessageNacked
+
+from kombu_paired.declarations import Declaration, Entity
+from kombu_paired.errors import NamespaceFailure
+from kombu_paired.failures import FailureKind
+from kombu_paired.message import Message
+from kombu_paired.namespaces.base import DeadLetter, Received, Receiver, Sender
+from kombu_paired.namespaces.kombu import KombuNamespace, Link, as_dead_letter, message_of, prepare
+
+__all__ = ("AmqpLink", "AmqpReceiver", "AmqpSender", "kind_of", "make_link", "make_receiver", "make_sender")
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that the message which finds out about an alarm may take to be confirmed.
+BLOCKED_GRACE = 1.0
+#: Seconds after a probe's confirm in which ``connection.blocked`` would arrive.
+ALARM_NOTICE = 0.1
+#: Seconds after which a receiver that waits finds out that the broker is silent (twice this, as in AMQP).
+HEARTBEAT = 15.0
+#: Seconds that a polite goodbye may take.
+GOODBYE = 0.5
+#: The documents' MaxDeliveryCount: without it a quorum queue drops what came back often.
+UNLIMITED_DELIVERIES = 2_147_483_647
+
+#: Reply codes (AMQP 0-9-1 specification, section 1.2, and RabbitMQ's extensions).
+_CODES = {
+    311: FailureKind.REJECTED,  # content too large
+    312: FailureKind.MISSING,  # no route
+    313: FailureKind.MISSING,  # no consumers
+    320: FailureKind.UNREACHABLE,  # connection closed by an operator, or the broker shuts down
+    402: FailureKind.UNAUTHORIZED,  # no such virtual host
+    403: FailureKind.UNAUTHORIZED,
+    404: FailureKind.MISSING,
+    405: FailureKind.REJECTED,  # somebody's exclusive queue
+    406: FailureKind.REJECTED,  # declared differently, or too large
+    501: FailureKind.UNREACHABLE,
+    502: FailureKind.REJECTED,
+    503: FailureKind.FAULT,
+    504: FailureKind.UNREACHABLE,
+    505: FailureKind.UNREACHABLE,
+    506: FailureKind.FAULT,  # out of resources
+    530: FailureKind.UNAUTHORIZED,  # virtual host not allowed
+    540: FailureKind.REJECTED,
+    541: FailureKind.FAULT,
+}
+
+
+class BrokerBlocked(Exception):
+    """RabbitMQ is in alarm (memory or disk) and takes no messages."""
+
+
+def kind_of(exc: BaseException) -> FailureKind | None:
+    """The kind of an exception that py-amqp raises; None for others."""
+    if isinstance(exc, BrokerBlocked | MessageNacked):
+        return FailureKind.FAULT
+    if isinstance(exc, amqp.AMQPError):
+        if exc.code == 404 and "down or inaccessible" in str(exc):
+            return FailureKind.FAULT  # a cluster node that hosts the queue is away
+        if "timed out" in str(exc):
+            return FailureKind.TIMEOUT
+        return _CODES.get(exc.code, FailureKind.UNREACHABLE)
+    if isinstance(exc, AttributeError):
+        return FailureKind.UNREACHABLE  # py-amqp's answer when the connection vanished under a call
+    return None
+
+
+def make_link(namespace: KombuNamespace) -> AmqpLink:
+    return AmqpLink(namespace)
+
+
+def make_sender(namespace: KombuNamespace) -> Sender:
+    return AmqpSender(namespace)
+
+
+def make_receiver(namespace: KombuNamespace, queue: str, prefetch: int, timeout: float) -> Receiver:
+    return AmqpReceiver(namespace, queue, prefetch, timeout)
+
+
+class AmqpLink(Link):
+    """A connection to RabbitMQ that knows whether the broker is in alarm."""
+
+    blocked: str | None = None
+
+    def connect_options(self, patience: float) -> dict[str, Any]:
+        self.blocked = None
+        return {"on_blocked": self._on_blocked, "on_unblocked": self._on_unblocked, "read_timeout": patience}
+
+    def connected(self) -> None:
+        # read_timeout bounds the handshake (TLS too); from here on each call brings its own bound.
+        self.connection.transport.sock.settimeout(None)
+
+    def _on_blocked(self, reason: str) -> None:
+        self.blocked = reason
+
+    def _on_unblocked(self) -> None:
+        self.blocked = None
+
+    @contextmanager
+    def within(self, timeout: float) -> Iterator[None]:
+        """Every read and write in the block takes at most ``timeout`` seconds."""
+        with self.connection.transport.having_timeout(timeout):
+            yield
+
+    def read_what_is_there(self) -> None:
+        """Handle the frames that have arrived, without waiting."""
+        self.read_for(0)
+
+    def read_for(self, seconds: float) -> None:
+        """Handle frames for so long."""
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                self.connection.drain_events(timeout=max(until - time.monotonic(), 0))
+            except TimeoutError:
+                return
+
+    def has_queue(self, name: str, timeout: float) -> bool:
+        return self.count(name, timeout) is not None
+
+    def create_backlog_queue(self, name: str, timeout: float) -> bool:
+        arguments: dict[str, Any] = {}
+        if self.namespace.queue_type:
+            arguments["x-queue-type"] = self.namespace.queue_type
+        if self.namespace.queue_type == "quorum":
+            arguments["x-delivery-limit"] = UNLIMITED_DELIVERIES
+        with self.within(timeout):
+            self.channel.queue_declare(queue=name, durable=True, auto_delete=False, arguments=arguments)
+        return True
+
+    def count(self, name: str, timeout: float) -> int | None:
+        try:
+            with self.within(timeout):
+                return int(self.channel.queue_declare(queue=name, passive=True).message_count)
+        except amqp.NotFound as exc:
+            if kind_of(exc) is not FailureKind.MISSING:
+                raise
+            return None  # the channel reopened itself
+
+    def peek(self, name: str, timeout: float) -> Message | None:
+        with self.within(timeout):
+            raw = self.channel.basic_get(name)
+            if raw is None:
+                return None
+            self.channel.basic_reject(raw.delivery_tag, requeue=True)
+            return message_of(self.channel.message_to_python(raw))
+
+    def probe(self, entity: Entity | None, timeout: float) -> None:
+        try:
+            with self.within(timeout):
+                if entity and entity.exchange:
+                    self.channel.exchange_declare(entity.exchange, "direct", passive=True)
+                elif entity:
+                    self.channel.queue_declare(queue=entity.routing_key, passive=True)
+        except amqp.NotFound as exc:
+            if kind_of(exc) is not FailureKind.MISSING:
+                raise
+            # The broker works; the next send declares what is missing.
+        self._probe_alarm(timeout)
+
+    def _probe_alarm(self, timeout: float) -> None:
+        with self.within(timeout):
+            self.channel.confirm_select()
+            nowhere = "kombu-paired.ping"
+            self.channel.basic_publish_confirm(
+                amqp.Message(""), exchange="", routing_key=nowhere, timeout=timeout, confirm_timeout=timeout
+            )
+        self.read_for(ALARM_NOTICE)
+        if self.blocked:
+            raise BrokerBlocked(self.blocked)
+
+    def close(self) -> None:
+        if self.connection is not None and not self.blocked:
+            try:
+                with self.within(GOODBYE):
+                    self.connection.close()
+            except Exception as exc:
+                logger.debug("no goodbye from %s: %r", self.namespace.label, exc)
+        self.drop()
+
+    def drop(self) -> None:
+        connection, self.client, self.connection, self.channel = self.connection, None, None, None
+        if connection is not None:
+            connection.collect()
+
+
+class AmqpSender(Sender):
+    """Publishes with confirms of its own counting, so that many messages can be under way at once."""
+
+    def __init__(self, namespace: KombuNamespace) -> None:
+        super().__init__()
+        self.namespace = namespace
+        self.link = AmqpLink(namespace)
+        self._sequence = 0
+        #: Sequence number -> message that awaits its confirm, in the order of publishing.
+        self._awaited: dict[int, Message] = {}
+        self._outcomes: dict[int, NamespaceFailure] = {}
+
+    @property
+    def is_fresh(self) -> bool:
+        return not self.link.is_open
+
+    def send(self, message: Message, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        channel = self._open(timeout)
+        sent_before = self.link.connection.bytes_sent
+        try:
+            number = self._begin(channel, message, message.mandatory, deadline)
+            self._await_confirms(deadline)
+        except Exception as exc:
+            written = self.link.connection is None or self.link.connection.bytes_sent != sent_before
+            raise self._broken(exc, maybe_stored=written) from exc
+        if self._outcomes:
+            failure = self._outcomes.pop(number, None)
+            if failure is not None:
+                raise failure
+
+    def send_batch(self, messages: Sequence[Message], timeout: float) -> list[NamespaceFailure | None]:
+        deadline = time.monotonic() + timeout
+        numbers: list[int] = []
+        try:
+            channel = self._open(timeout)
+            for message in messages:
+                numbers.append(self._begin(channel, message, True, deadline))
+            self._await_confirms(deadline)
+        except NamespaceFailure as failure:
+            return [failure] * len(messages)
+        except Exception as exc:
+            return self._after_broken_batch(exc, messages, numbers, deadline)
+        outcomes, self._outcomes = self._outcomes, {}
+        return [outcomes.get(number) for number in numbers] if outcomes else [None] * len(numbers)
+
+    def _after_broken_batch(
+        self, exc: Exception, messages: Sequence[Message], numbers: list[int], deadline: float
+    ) -> list[NamespaceFailure | None]:
+        """Confirmed ones are done. If one message broke the channel, the others go singly, to find out which."""
+        awaited, outcomes = set(self._awaited), dict(self._outcomes)
+        failure = self._broken(exc, maybe_stored=True)
+        results: list[NamespaceFailure | None] = []
+        for index, message in enumerate(messages):
+            number = numbers[index] if index < len(numbers) else None
+            if number is not None and number not in awaited:
+                results.append(outcomes.get(number))
+            elif failure.kind.counts:
+                results.append(failure)
+            else:
+                results.append(self._alone(message, deadline))
+        return results
+
+    def _alone(self, message: Message, deadline: float) -> NamespaceFailure | None:
+        try:
+            self._require_exchange(message, deadline)
+            [outcome] = self._batch_of_one(message, deadline)
+            return outcome
+        except NamespaceFailure as failure:
+            return failure
+
+    def _batch_of_one(self, message: Message, deadline: float) -> list[NamespaceFailure | None]:
+        try:
+            channel = self._open(_left(deadline))
+            number = self._begin(channel, message, True, deadline)
+            self._await_confirms(deadline)
+        except NamespaceFailure as failure:
+            return [failure]
+        except Exception as exc:
+            return [self._broken(exc, maybe_stored=True)]
+        return [self._outcomes.pop(number, None)]
+
+    def _require_exchange(self, message: Message, deadline: float) -> None:
+        if message.exchange:
+            passive = Declaration("exchange_declare", {"exchange": message.exchange, "type": "direct", "passive": True})
+            self.declare([passive], _left(deadline))
+
+    def declare(self, declarations: Iterable[Declaration], timeout: float) -> Any:
+        answer = None
+        channel = self._open(timeout)
+        try:
+            with self.link.within(timeout):
+                for declaration in declarations:
+                    answer = getattr(channel, declaration.operation)(**declaration.arguments)
+        except Exception as exc:
+            raise self._broken(exc, maybe_stored=False) from exc
+        return answer
+
+    def close(self) -> None:
+        self.link.close()
+        self._forget()
+
+    def _open(self, timeout: float) -> Any:
+        link = self.link
+        if link.channel is not None:
+            return link.channel
+        channel = link.open(timeout)
+        self._forget()
+        try:
+            with link.within(timeout):
+                channel.confirm_select()
+        except Exception as exc:
+            raise self._broken(exc, maybe_stored=False) from exc
+        channel.events["basic_ack"].add(self._on_ack)
+        channel.events["basic_nack"].add(self._on_nack)
+        channel.events["basic_return"].add(self._on_return)
+        return channel
+
+    def _begin(self, channel: Any, message: Message, mandatory: bool, deadline: float) -> int:
+        link = self.link
+        if link.blocked:
+            link.read_what_is_there()
+            if link.blocked:
+                raise BrokerBlocked(link.blocked)
+        channel._basic_publish(
+            prepare(channel, message),
+            exchange=message.exchange,
+            routing_key=message.routing_key,
+            mandatory=mandatory,
+            timeout=_left(deadline),
+        )
+        self._sequence += 1
+        self._awaited[self._sequence] = message
+        return self._sequence
+
+    def _await_confirms(self, deadline: float) -> None:
+        connection = self.link.connection
+        while self._awaited:
+            if self.link.blocked:
+                deadline = min(deadline, time.monotonic() + BLOCKED_GRACE)
+                self._await_confirms_while_blocked(deadline)
+                return
+            connection.drain_events(timeout=_left(deadline))
+
+    def _await_confirms_while_blocked(self, deadline: float) -> None:
+        try:
+            while self._awaited:
+                self.link.connection.drain_events(timeout=_left(deadline))
+        except TimeoutError as exc:
+            raise BrokerBlocked(self.link.blocked or "was in alarm") from exc
+
+    def _on_ack(self, number: int, multiple: bool) -> None:
+        self._confirmed(number, multiple, None)
+
+    def _on_nack(self, number: int, multiple: bool) -> None:
+        refused = MessageNacked("the broker refused the message (basic.nack), e.g. its queue is full")
+        self._confirmed(number, multiple, self.namespace.failure(refused))
+
+    def _confirmed(self, number: int, multiple: bool, outcome: NamespaceFailure | None) -> None:
+        awaited = self._awaited
+        numbers = [number]
+        if multiple:
+            numbers = []
+            for each in awaited:  # in order
+                if each > number:
+                    break
+                numbers.append(each)
+        for each in numbers:
+            awaited.pop(each, None)
+            if outcome is not None:
+                self._outcomes.setdefault(each, outcome)
+
+    def _on_return(self, exc: Exception, exchange: str, routing_key: str, returned: Any) -> None:
+        message_id = returned.properties.get("message_id")
+        failure = self.namespace.failure(exc)
+        for number, message in self._awaited.items():
+            same_place = message.exchange == exchange and message.routing_key == routing_key
+            if same_place and message.properties.get("message_id") == message_id:
+                self._outcomes[number] = failure
+
+    def _broken(self, exc: Exception, *, maybe_stored: bool) -> NamespaceFailure:
+        """Drop the link: after an error its confirms cannot be told apart any more."""
+        failure = exc if isinstance(exc, NamespaceFailure) else self.namespace.failure(exc, maybe_stored=maybe_stored)
+        self.drop()
+        return failure
+
+    def drop(self) -> None:
+        self.link.drop()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._declared.clear()
+        self._awaited.clear()
+        self._outcomes.clear()
+        self._sequence = 0
+
+
+class AmqpReceiver(Receiver):
+    """Consumes one queue with a prefetch, in batches."""
+
+    def __init__(self, namespace: KombuNamespace, queue: str, prefetch: int, timeout: float) -> None:
+        self.namespace = namespace
+        self.queue = queue
+        self.link = AmqpLink(namespace, heartbeat=HEARTBEAT)
+        self._buffer: deque[Any] = deque()
+        self._unsettled: dict[int, None] = {}
+        self._interrupted = False
+        self._timeout = timeout
+        self._letters: AmqpSender | None = None
+        channel = self.link.open(timeout)
+        with self._failing(), self.link.within(timeout):
+            channel.basic_qos(0, prefetch, False)
+            channel.basic_consume(queue, callback=self._buffer.append, on_cancel=self._on_cancel)
+
+    def _on_cancel(self, consumer_tag: str) -> None:
+        raise amqp.NotFound(f"the queue {self.queue!r} was deleted", reply_code=404)
+
+    def receive(self, limit: int, timeout: float) -> list[Received]:
+        deadline = time.monotonic() + timeout
+        with self._failing():
+            while not self._buffer and not self._interrupted and time.monotonic() < deadline:
+                try:
+                    self.link.connection.drain_events(timeout=min(1.0, _left(deadline)))
+                except TimeoutError:
+                    self.link.connection.heartbeat_tick()
+            self._read_more(limit)
+        batch = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
+        return [self._received(raw) for raw in batch]
+
+    def _read_more(self, limit: int) -> None:
+        drain = self.link.connection.drain_events
+        try:
+            while len(self._buffer) < limit:
+                drain(timeout=0)
+        except TimeoutError:
+            return
+
+    def _received(self, raw: Any) -> Received:
+        self._unsettled[raw.delivery_tag] = None
+        properties = dict(raw.properties)
+        message = Message(
+            body=raw.body,
+            priority=properties.pop("priority", None),
+            content_type=properties.pop("content_type", None),
+            content_encoding=properties.pop("content_encoding", None),
+            headers=properties.pop("application_headers", None) or {},
+            properties=properties,
+        )
+        return Received(message, raw.delivery_tag)
+
+    def complete(self, received: Sequence[Received]) -> None:
+        with self._failing(), self.link.within(self._timeout):
+            self._acknowledge([each.token for each in received])
+
+    def _acknowledge(self, tags: list[int]) -> None:
+        """One frame for all that are older than everything still held, one each for the rest."""
+        done = set(tags)
+        last = 0
+        for tag in self._unsettled:  # in order of delivery
+            if tag not in done:
+                break
+            last = tag
+        if last:
+            self.link.channel.basic_ack(last, multiple=True)
+        for tag in sorted(done):
+            if tag > last:
+                self.link.channel.basic_ack(tag)
+            self._unsettled.pop(tag, None)
+
+    def abandon(self, received: Sequence[Received]) -> None:
+        self._move([self._again(each.message) for each in received], received)
+
+    def _again(self, message: Message) -> Message:
+        return Message(**{**vars(message), "exchange": "", "routing_key": self.queue})
+
+    def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
+        corpses = [as_dead_letter(letter, self.queue) for letter in letters]
+        with self._failing(), self.link.within(self._timeout):
+            for name in {corpse.routing_key for corpse in corpses}:
+                self.link.channel.queue_declare(queue=name, durable=True, auto_delete=False)
+        self._move(corpses, [letter.received for letter in letters])
+
+    def _move(self, copies: list[Message], received: Sequence[Received]) -> None:
+        """First the copy, confirmed, then the acknowledgement: a crash in between doubles and never loses."""
+        if self._letters is None:
+            self._letters = AmqpSender(self.namespace)
+        outcomes = self._letters.send_batch(copies, self._timeout)
+        self.complete([each for each, outcome in zip(received, outcomes, strict=True) if outcome is None])
+        failures = [outcome for outcome in outcomes if outcome is not None]
+        if failures:
+            raise failures[0]
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+
+    def close(self) -> None:
+        if self._letters is not None:
+            self._letters.close()
+        self.link.close()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            with self.namespace.failing():
+                yield
+        except NamespaceFailure:
+            self.link.drop()
+            raise
+
+
+def _left(deadline: float) -> float:
+    """Seconds until a deadline; never zero, which would mean not to wait at all."""
+    return max(deadline - time.monotonic(), 0.001)

@@ -1,0 +1,220 @@
+"""The one interface that a primary and a secondary namespace both meet.
+
+A namespace is a broker as the pairing sees it: something that takes messages, gives them back one batch at a time,
+and can be asked whether it works. Every failure leaves as a :class:`~kombu_paired.errors.NamespaceFailure` whose kind
+is already known, and nothing takes longer than the timeout it was given.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kombu_paired.declarations import Declaration, DeclarationBook, Entity
+from kombu_paired.errors import NamespaceFailure
+from kombu_paired.failures import FailureKind
+from kombu_paired.message import Message
+
+__all__ = ("DEAD_LETTER_SUFFIX", "BacklogDepth", "DeadLetter", "Namespace", "Received", "Receiver", "Sender")
+
+#: The sub-queue that holds what can never be delivered, named as on Service Bus.
+DEAD_LETTER_SUFFIX = "/$DeadLetterQueue"
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message held under lock by a receiver, until it is settled.
+
+    Attributes:
+        message: the stored message; its headers are whatever is in the queue, good or bad.
+        token: what the receiver settles it by.
+    """
+
+    message: Message
+    token: Any
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A message that can never be delivered.
+
+    Attributes:
+        received: the message.
+        reason: one word, ``DeadLetterReason`` in its headers.
+        description: a sentence, ``DeadLetterErrorDescription`` in its headers.
+    """
+
+    received: Received
+    reason: str
+    description: str
+
+
+@dataclass(frozen=True)
+class BacklogDepth:
+    """What waits in one backlog queue.
+
+    Attributes:
+        queue: its name.
+        messages: how many wait to be syphoned; None when the queue is missing.
+        oldest_diverted_at: when the oldest was diverted (seconds since 1970, UTC); None when unknown or empty.
+        dead_letters: how many are in its dead-letter queue.
+        dead_letter_reason: the reason of the oldest of them.
+    """
+
+    queue: str
+    messages: int | None
+    oldest_diverted_at: float | None = None
+    dead_letters: int = 0
+    dead_letter_reason: str | None = None
+
+
+class Sender(ABC):
+    """A link that sends. For one thread at a time; cheap to keep, and worth keeping."""
+
+    def __init__(self) -> None:
+        self._declared: set[Entity] = set()
+
+    @property
+    @abstractmethod
+    def is_fresh(self) -> bool:
+        """Not connected yet: a failure of its next send cannot be blamed on an old connection."""
+
+    @abstractmethod
+    def send(self, message: Message, timeout: float) -> None:
+        """Send one message and wait until the namespace has it.
+
+        Raises:
+            NamespaceFailure: it has it not, or that is unknown (``maybe_stored``).
+        """
+
+    @abstractmethod
+    def send_batch(self, messages: Sequence[Message], timeout: float) -> list[NamespaceFailure | None]:
+        """Send many, confirmed *and routed*; one answer per message, None for success."""
+
+    @abstractmethod
+    def declare(self, declarations: Iterable[Declaration], timeout: float) -> Any:
+        """Make sure that things exist; returns the broker's last answer.
+
+        Raises:
+            NamespaceFailure: as for :meth:`send`.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Say goodbye and let go of the link, promptly."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Let go of the link at once, whatever state it is in; the sender can be used again."""
+
+    def ensure_declared(self, entity: Entity, book: DeclarationBook, timeout: float) -> None:
+        """Repeat the application's declarations of an entity, once per link."""
+        if entity in self._declared:
+            return
+        declarations = book.for_entity(entity)
+        if declarations:
+            self.declare(declarations, timeout)
+        self._declared.add(entity)
+
+    def forget_declared(self, entity: Entity) -> None:
+        """The entity turned out to be missing: declare it again."""
+        self._declared.discard(entity)
+
+
+class Receiver(ABC):
+    """A link that receives from one backlog queue. For one thread; unsettled messages return when it closes."""
+
+    @abstractmethod
+    def receive(self, limit: int, timeout: float) -> list[Received]:
+        """Up to ``limit`` messages; waits for the first one at most ``timeout`` seconds.
+
+        Raises:
+            NamespaceFailure: the link failed; what it held is back in its queue.
+        """
+
+    @abstractmethod
+    def complete(self, received: Sequence[Received]) -> None:
+        """They are delivered: remove them."""
+
+    @abstractmethod
+    def abandon(self, received: Sequence[Received]) -> None:
+        """Put them back unharmed, behind the others, so that they do not come again at once."""
+
+    @abstractmethod
+    def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
+        """Move them to the dead-letter queue, with their reasons."""
+
+    @abstractmethod
+    def interrupt(self) -> None:
+        """Make a waiting :meth:`receive` of another thread return soon."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the link, promptly; what is unsettled goes back."""
+
+
+class Namespace(ABC):
+    """One broker.
+
+    Attributes:
+        side: ``primary`` or ``secondary``.
+        uri: its address, without secrets.
+        max_message_size: bytes it accepts; None if it says nothing.
+        closed: it was closed and cannot be used again.
+    """
+
+    side: str
+    uri: str
+    max_message_size: int | None = None
+    closed: bool = False
+
+    @property
+    def label(self) -> str:
+        """For logs and errors: which side, and where."""
+        return f"{self.side} namespace {self.uri}"
+
+    @abstractmethod
+    def kind_of(self, exc: BaseException) -> FailureKind:
+        """What kind of failure an exception of its driver is."""
+
+    @abstractmethod
+    def sender(self) -> Sender:
+        """A new link; it connects when it is first used."""
+
+    @abstractmethod
+    def receiver(self, queue: str, prefetch: int, timeout: float) -> Receiver:
+        """A connected receiver of a backlog queue.
+
+        Raises:
+            NamespaceFailure: it cannot be reached, or there is no such queue.
+        """
+
+    @abstractmethod
+    def probe(self, entity: Entity | None, timeout: float) -> None:
+        """Find out whether sends to the entity (or to anything) would work, and store nothing.
+
+        Raises:
+            NamespaceFailure: they would not.
+        """
+
+    @abstractmethod
+    def ensure_backlog_queues(self, names: Sequence[str], create: bool, timeout: float) -> list[str]:
+        """The usable ones of these queues. Missing ones are created if ``create``; none is changed or deleted.
+
+        Raises:
+            NamespaceFailure: the namespace failed as a whole.
+        """
+
+    @abstractmethod
+    def backlog_depths(self, names: Sequence[str], timeout: float) -> list[BacklogDepth]:
+        """What waits in these queues.
+
+        Raises:
+            NamespaceFailure: the namespace failed.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close; links that are still out are of no use afterwards."""

@@ -1,0 +1,584 @@
+"""A namespace on any Kombu transport, and the table of what each transport can do.
+
+RabbitMQ and Redis have links of their own (:mod:`.amqp`, :mod:`.redis`); every other transport gets the ones here,
+which use nothing but Kombu's channel interface and promise what that can promise.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+from kombu import Connection
+from kombu.exceptions import EncodeError
+from kombu.exceptions import OperationalError as KombuOperationalError
+
+from kombu_paired.declarations import Declaration, Entity
+from kombu_paired.errors import ConfigurationError, NamespaceFailure
+from kombu_paired.failures import FailureKind
+from kombu_paired.message import DIVERTED_AT, PERSISTENT, Message
+from kombu_paired.namespaces.base import (
+    DEAD_LETTER_SUFFIX,
+    BacklogDepth,
+    DeadLetter,
+    Namespace,
+    Received,
+    Receiver,
+    Sender,
+)
+from kombu_paired.options import Classifier, without_secrets
+
+__all__ = ("PROFILES", "KombuNamespace", "KombuReceiver", "KombuSender", "Link", "Profile", "profile_of")
+
+logger = logging.getLogger(__name__)
+
+#: A silent peer at connect is found out within this share of the send timeout, so that a send that waited for an
+#: answer in vain and the next one, which cannot connect, take less than two send timeouts together.
+CONNECT_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a Kombu transport can do for a pairing.
+
+    Attributes:
+        confirmed: a send returns only when the broker has the message.
+        routed: a message that no queue would get is noticed.
+        keeps_unsettled: a message whose consumer is killed comes back; without it, no secondary.
+        outlives_restart: a stored message survives that the broker is killed, as it is configured by default.
+        tested: the conformance suite runs against it.
+        rooms: import path of the module with its links, or None for the ones of this module.
+        max_message_size: bytes a broker of this kind accepts; None if it depends.
+        needs: transport options it gets unless the user gives others.
+    """
+
+    confirmed: bool = True
+    routed: bool = False
+    keeps_unsettled: bool = False
+    outlives_restart: bool = True
+    tested: bool = False
+    rooms: str | None = None
+    max_message_size: int | None = None
+    needs: Mapping[str, Any] | None = None
+
+
+_RABBITMQ = Profile(routed=True, keeps_unsettled=True, tested=True, rooms="kombu_paired.namespaces.amqp")
+_REDIS = Profile(
+    routed=True,
+    keeps_unsettled=True,
+    outlives_restart=False,  # only with its append-only file turned on
+    tested=True,
+    rooms="kombu_paired.namespaces.redis",
+)
+
+#: URL scheme -> profile. ``docs/brokers.md`` shows this table to users; a test holds the two together.
+PROFILES: dict[str, Profile] = {
+    "amqp": _RABBITMQ,
+    "amqps": _RABBITMQ,
+    "pyamqp": _RABBITMQ,
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "sentinel": _REDIS,
+    "sqs": Profile(keeps_unsettled=True, max_message_size=262_144),
+    "filesystem": Profile(tested=True),
+    "sqla": Profile(tested=True),
+    "sqlalchemy": Profile(tested=True),
+    "memory": Profile(outlives_restart=False, tested=True),
+}
+
+_UNKNOWN = Profile(confirmed=False, outlives_restart=False)
+
+
+def profile_of(url: str) -> Profile:
+    """The profile for a URL; of a transport that is not in the table nothing is promised."""
+    scheme = url.split("://", 1)[0]
+    return PROFILES.get(scheme) or PROFILES.get(scheme.split("+", 1)[0], _UNKNOWN)
+
+
+class KombuNamespace(Namespace):
+    """One broker behind a Kombu URL.
+
+    Arguments:
+        side: ``primary`` or ``secondary``.
+        urls: where it is; more than one for a cluster, tried in turn.
+        transport_options: passed on to the transport untouched.
+        send_timeout: seconds of one send; bounds every socket of a link.
+        connect_arguments: further arguments of :class:`kombu.Connection` (``ssl``, ``userid``, ``login_method``, …).
+        queue_type: ``classic`` or ``quorum`` for the backlog queues it creates on RabbitMQ.
+        classify: the user's own ``exception -> FailureKind or None``.
+    """
+
+    def __init__(
+        self,
+        side: str,
+        urls: Sequence[str],
+        transport_options: Mapping[str, Any],
+        *,
+        send_timeout: float,
+        connect_arguments: Mapping[str, Any] | None = None,
+        queue_type: str | None = None,
+        classify: Classifier | None = None,
+    ) -> None:
+        self.side = side
+        self.uri = without_secrets(urls[0])
+        self.profile = profile_of(urls[0])
+        self.max_message_size = self.profile.max_message_size
+        self.send_timeout = send_timeout
+        self.queue_type = queue_type
+        self.closed = False
+        self._urls = deque(urls)
+        self._transport_options = dict(transport_options)
+        self._connect_arguments = dict(connect_arguments or {})
+        self._classify = classify
+        self._rooms = import_module(self.profile.rooms) if self.profile.rooms else None
+
+    def new_client(self, **transport_options: Any) -> Connection:
+        """A Kombu connection to it, not connected; ``transport_options`` win over the configured ones."""
+        arguments = dict(self._connect_arguments)
+        wanted = {**(self.profile.needs or {}), **transport_options, **self._transport_options}
+        return Connection(self._urls[0], transport_options=wanted, **arguments)
+
+    def try_next_url(self) -> None:
+        """The address in use does not answer: the next link tries another one of the cluster."""
+        self._urls.rotate(-1)
+
+    def failure(
+        self,
+        exc: BaseException,
+        *,
+        kind: FailureKind | None = None,
+        maybe_stored: bool = False,
+        whole_namespace: bool = False,
+    ) -> NamespaceFailure:
+        """The failure that an exception of the driver stands for."""
+        chosen = self._classify(exc) if self._classify and isinstance(exc, Exception) else None
+        chosen = chosen or kind or self.kind_of(exc)
+        return NamespaceFailure(
+            chosen,
+            self.label,
+            exc,
+            maybe_stored=maybe_stored and chosen.counts,
+            whole_namespace=whole_namespace and chosen.counts,
+        )
+
+    def kind_of(self, exc: BaseException) -> FailureKind:
+        """The kind of an exception, by the driver's table first and by its family else."""
+        table: Callable[[BaseException], FailureKind | None]
+        table = self._rooms.kind_of if self._rooms else _kind_of_other_drivers
+        return table(exc) or _kind_of_family(exc)
+
+    def sender(self) -> Sender:
+        if self._rooms:
+            return self._rooms.make_sender(self)
+        return KombuSender(self)
+
+    def receiver(self, queue: str, prefetch: int, timeout: float) -> Receiver:
+        make = self._rooms.make_receiver if self._rooms else KombuReceiver
+        return make(self, queue, prefetch, timeout)
+
+    def link(self) -> Link:
+        make = self._rooms.make_link if self._rooms else Link
+        return make(self)
+
+    @contextmanager
+    def _fresh_link(self, timeout: float) -> Iterator[Link]:
+        link = self.link()
+        try:
+            link.open(timeout)
+            yield link
+        finally:
+            link.close()
+
+    def probe(self, entity: Entity | None, timeout: float) -> None:
+        with self._fresh_link(timeout) as link, self.failing():
+            link.probe(entity, timeout)
+
+    def ensure_backlog_queues(self, names: Sequence[str], create: bool, timeout: float) -> list[str]:
+        deadline = time.monotonic() + timeout
+        usable, refusal = [], None
+        with self._fresh_link(timeout) as link:
+            for name in names:
+                left = max(deadline - time.monotonic(), 0.001)
+                try:
+                    link.open(left)
+                    if link.has_queue(name, left) or (create and link.create_backlog_queue(name, left)):
+                        usable.append(name)
+                except Exception as exc:
+                    refusal = self.failure(exc)
+                    link.drop()
+                    if refusal.kind in (FailureKind.UNREACHABLE, FailureKind.TIMEOUT):
+                        break
+        if not usable and refusal is not None:
+            raise refusal
+        return usable
+
+    def backlog_depths(self, names: Sequence[str], timeout: float) -> list[BacklogDepth]:
+        with self._fresh_link(timeout) as link, self.failing():
+            return [self._depth(link, name, timeout) for name in names]
+
+    def _depth(self, link: Link, name: str, timeout: float) -> BacklogDepth:
+        count = link.count(name, timeout)
+        oldest = link.peek(name, timeout) if count else None
+        dead = link.count(name + DEAD_LETTER_SUFFIX, timeout) or 0
+        corpse = link.peek(name + DEAD_LETTER_SUFFIX, timeout) if dead else None
+        return BacklogDepth(
+            name,
+            count,
+            oldest_diverted_at=_float_or_none(oldest.headers.get(DIVERTED_AT)) if oldest else None,
+            dead_letters=dead,
+            dead_letter_reason=str(corpse.headers.get("DeadLetterReason", "")) if corpse else None,
+        )
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Exceptions of the driver leave as :class:`NamespaceFailure`."""
+        try:
+            yield
+        except NamespaceFailure:
+            raise
+        except Exception as exc:
+            raise self.failure(exc) from exc
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Link:
+    """One connection with one channel, every step of it bounded in time.
+
+    It goes below :class:`kombu.Connection`'s own retries, which sleep, straight to the transport.
+    """
+
+    def __init__(self, namespace: KombuNamespace, heartbeat: float = 0) -> None:
+        self.namespace = namespace
+        self.heartbeat = heartbeat
+        self.client: Any = None
+        self.connection: Any = None
+        self.channel: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.channel is not None
+
+    def open(self, timeout: float) -> Any:
+        """The channel; connects first if need be.
+
+        Raises:
+            NamespaceFailure: the namespace cannot be reached or refuses the credentials.
+        """
+        if self.channel is None:
+            try:
+                self._connect(timeout)
+            except Exception as exc:
+                self.drop()
+                self.namespace.try_next_url()
+                kind = self.namespace.kind_of(exc)
+                if kind is FailureKind.TIMEOUT:  # silent at connect: nothing was sent
+                    kind = FailureKind.UNREACHABLE
+                raise self.namespace.failure(exc, kind=kind, whole_namespace=True) from exc
+        return self.channel
+
+    def _connect(self, timeout: float) -> None:
+        patience = min(timeout, self.namespace.send_timeout * CONNECT_SHARE)
+        self.client = self.namespace.new_client(**self.connect_options(patience))
+        self.client.connect_timeout = min(patience, self.client.connect_timeout or patience)
+        self.client.heartbeat = self.heartbeat
+        transport = self.client.transport
+        self.connection = transport.establish_connection()
+        self.channel = transport.create_channel(self.connection)
+        self.connected()
+
+    def connect_options(self, patience: float) -> dict[str, Any]:
+        """Transport options that bound the connecting."""
+        return {}
+
+    def connected(self) -> None:
+        """A new channel is there."""
+
+    def has_queue(self, name: str, timeout: float) -> bool:
+        return True  # virtual transports make a queue when something is put into it
+
+    def create_backlog_queue(self, name: str, timeout: float) -> bool:
+        self.channel.queue_declare(queue=name, durable=True, auto_delete=False, exclusive=False)
+        return True
+
+    def count(self, name: str, timeout: float) -> int | None:
+        """How many messages are in a queue, None if there is no such queue."""
+        return int(self.channel._size(name))
+
+    def peek(self, name: str, timeout: float) -> Message | None:
+        """The oldest message, left where it is; None when the transport cannot tell."""
+        return None
+
+    def probe(self, entity: Entity | None, timeout: float) -> None:
+        """Ask the broker something that stores nothing: how long the entity's queue is."""
+        self.channel._size(entity.routing_key if entity and not entity.exchange else "kombu-paired.ping")
+
+    def close(self) -> None:
+        """Let go politely, but not longer than a moment."""
+        self.drop()
+
+    def drop(self) -> None:
+        """Let go at once, whatever state it is in."""
+        transport = self.client.transport if self.client is not None else None
+        connection, self.client, self.connection, self.channel = self.connection, None, None, None
+        if transport is None or connection is None:
+            return
+        try:
+            transport.close_connection(connection)
+        except Exception as exc:  # a broken link is being thrown away
+            logger.debug("while a broken link was thrown away: %r", exc)
+
+
+class KombuSender(Sender):
+    """Sends through a channel of any Kombu transport."""
+
+    def __init__(self, namespace: KombuNamespace) -> None:
+        super().__init__()
+        self.namespace = namespace
+        self.link = namespace.link()
+
+    @property
+    def is_fresh(self) -> bool:
+        return not self.link.is_open
+
+    def send(self, message: Message, timeout: float) -> None:
+        channel = self.link.open(timeout)
+        try:
+            publish(channel, message)
+        except Exception as exc:
+            raise self._failed(exc) from exc
+
+    def send_batch(self, messages: Sequence[Message], timeout: float) -> list[NamespaceFailure | None]:
+        deadline = time.monotonic() + timeout
+        outcomes: list[NamespaceFailure | None] = []
+        for message in messages:
+            left = max(deadline - time.monotonic(), 0.001)
+            try:
+                self.link.open(left)
+                self.require_route(message)
+                self.send(message, left)
+            except NamespaceFailure as failure:
+                outcomes.append(failure)
+                if failure.whole_namespace:
+                    outcomes.extend([failure] * (len(messages) - len(outcomes)))
+                    break
+            else:
+                outcomes.append(None)
+        return outcomes
+
+    def require_route(self, message: Message) -> None:
+        """Raise MISSING if no queue is bound: a virtual transport would drop the message without a word."""
+        if not message.exchange:
+            return
+        try:
+            found = self.link.channel._lookup(message.exchange, message.routing_key)
+        except Exception as exc:
+            raise self._failed(exc) from exc
+        if not found and self.link.channel.typeof(message.exchange).type != "fanout":
+            unrouted = LookupError(f"no queue is bound for {message.entity.path!r}")
+            raise self.namespace.failure(unrouted, kind=FailureKind.MISSING)
+
+    def declare(self, declarations: Iterable[Declaration], timeout: float) -> Any:
+        answer = None
+        channel = self.link.open(timeout)
+        try:
+            for declaration in declarations:
+                answer = getattr(channel, declaration.operation)(**declaration.arguments)
+        except Exception as exc:
+            raise self._failed(exc) from exc
+        return answer
+
+    def _failed(self, exc: Exception) -> NamespaceFailure:
+        failure = self.namespace.failure(exc, maybe_stored=True)
+        if failure.kind.counts:
+            self.drop()
+        return failure
+
+    def drop(self) -> None:
+        self.link.drop()
+        self._declared.clear()
+
+    def close(self) -> None:
+        self.link.close()
+        self._declared.clear()
+
+
+class KombuReceiver(Receiver):
+    """Receives with ``basic_get`` from any Kombu transport, one message at a time."""
+
+    #: Seconds between two looks at an empty queue.
+    pause = 1.0
+
+    def __init__(self, namespace: KombuNamespace, queue: str, prefetch: int, timeout: float) -> None:
+        self.namespace = namespace
+        self.queue = queue
+        self.link = namespace.link()
+        self._interrupted = threading.Event()
+        self._channel = self.link.open(timeout)
+
+    def receive(self, limit: int, timeout: float) -> list[Received]:
+        deadline = time.monotonic() + timeout
+        with self._failing():
+            while not self._interrupted.is_set():
+                batch = self._take(limit)
+                left = deadline - time.monotonic()
+                if batch or left <= 0:
+                    return batch
+                self._interrupted.wait(min(self.pause, left))
+        return []
+
+    def _take(self, limit: int) -> list[Received]:
+        batch: list[Received] = []
+        while len(batch) < limit:
+            raw = self._channel.basic_get(self.queue)
+            if raw is None:
+                break
+            batch.append(Received(message_of(raw), raw))
+        return batch
+
+    def complete(self, received: Sequence[Received]) -> None:
+        with self._failing():
+            for each in received:
+                each.token.ack()
+
+    def abandon(self, received: Sequence[Received]) -> None:
+        with self._failing():
+            for each in received:
+                each.token.reject(requeue=True)
+
+    def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
+        with self._failing():
+            for letter in letters:
+                corpse = as_dead_letter(letter, self.queue)
+                self._channel.queue_declare(queue=corpse.routing_key, durable=True, auto_delete=False)
+                publish(self._channel, corpse)
+                letter.received.token.ack()
+
+    def interrupt(self) -> None:
+        self._interrupted.set()
+
+    def close(self) -> None:
+        self.link.close()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            with self.namespace.failing():
+                yield
+        except NamespaceFailure:
+            self.link.drop()
+            raise
+
+
+def prepare(channel: Any, message: Message) -> Any:
+    """The message in the form that a channel sends."""
+    return channel.prepare_message(
+        message.body,
+        message.priority,
+        message.content_type,
+        message.content_encoding,
+        message.headers,
+        dict(message.properties),  # virtual channels write into it
+    )
+
+
+def publish(channel: Any, message: Message, **arguments: Any) -> None:
+    """Send a message through a channel, the way Kombu's producer does."""
+    channel.basic_publish(
+        prepare(channel, message),
+        exchange=message.exchange,
+        routing_key=message.routing_key,
+        **arguments,
+    )
+
+
+#: Properties that belong to one delivery and not to the message.
+_OF_THE_DELIVERY = frozenset(
+    {"delivery_info", "delivery_tag", "body_encoding", "content_type", "content_encoding", "application_headers"}
+)
+
+
+def message_of(raw: Any) -> Message:
+    """The neutral form of a Kombu message that was received."""
+    properties = {key: value for key, value in (raw.properties or {}).items() if key not in _OF_THE_DELIVERY}
+    return Message(
+        body=raw.body,
+        priority=properties.pop("priority", None),
+        content_type=raw.content_type,
+        content_encoding=raw.content_encoding,
+        headers=dict(raw.headers or {}),
+        properties=properties,
+    )
+
+
+def as_dead_letter(letter: DeadLetter, queue: str) -> Message:
+    """A message as it lies in the dead-letter queue of a backlog queue."""
+    stored = letter.received.message
+    reasons = {"DeadLetterReason": letter.reason, "DeadLetterErrorDescription": letter.description}
+    return replace(
+        stored,
+        exchange="",
+        routing_key=queue + DEAD_LETTER_SUFFIX,
+        headers={**stored.headers, **reasons},
+        properties={**stored.properties, "delivery_mode": PERSISTENT},
+    )
+
+
+def _kind_of_family(exc: BaseException) -> FailureKind:
+    if isinstance(exc, socket.timeout | TimeoutError):
+        return FailureKind.TIMEOUT
+    if isinstance(exc, ConfigurationError | EncodeError | TypeError | ValueError | LookupError):
+        return FailureKind.REJECTED
+    if isinstance(exc, PermissionError):
+        return FailureKind.UNAUTHORIZED
+    if isinstance(exc, OSError | KombuOperationalError):
+        return FailureKind.UNREACHABLE
+    return FailureKind.FAULT
+
+
+#: Error codes of AWS (``ClientError.response["Error"]["Code"]``), from the reference of the SQS API.
+_AWS_CODES = {
+    "AccessDenied": FailureKind.UNAUTHORIZED,
+    "AccessDeniedException": FailureKind.UNAUTHORIZED,
+    "InvalidClientTokenId": FailureKind.UNAUTHORIZED,
+    "SignatureDoesNotMatch": FailureKind.UNAUTHORIZED,
+    "UnrecognizedClientException": FailureKind.UNAUTHORIZED,
+    "AWS.SimpleQueueService.NonExistentQueue": FailureKind.MISSING,
+    "QueueDoesNotExist": FailureKind.MISSING,
+    "RequestThrottled": FailureKind.THROTTLED,
+    "Throttling": FailureKind.THROTTLED,
+    "ThrottlingException": FailureKind.THROTTLED,
+    "InvalidParameterValue": FailureKind.REJECTED,
+    "InvalidMessageContents": FailureKind.REJECTED,
+}
+
+
+def _kind_of_other_drivers(exc: BaseException) -> FailureKind | None:
+    response = getattr(exc, "response", None)
+    if isinstance(response, dict):
+        code = response.get("Error", {}).get("Code", "")
+        return _AWS_CODES.get(code, FailureKind.FAULT)
+    names = {each.__name__ for each in type(exc).__mro__}
+    if names & {"EndpointConnectionError", "ConnectTimeoutError", "ConnectionClosedError", "InterfaceError"}:
+        return FailureKind.UNREACHABLE
+    if "ReadTimeoutError" in names:
+        return FailureKind.TIMEOUT
+    if "NoCredentialsError" in names:
+        return FailureKind.UNAUTHORIZED
+    return None
+
+
+def _float_or_none(value: object) -> float | None:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None

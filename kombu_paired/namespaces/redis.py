@@ -1,0 +1,351 @@
+"""Redis: messages in the form that Kombu's Redis transport puts there, received under lock by scripts of our own.
+
+Kombu takes a message out with ``BRPOP`` and notes it as unacknowledged in a second step: a process killed in between
+loses it, and a message that is not JSON is lost at once. The backlog may do neither, so a receiver here takes messages
+and locks them in one script. Locks last a minute, as on Service Bus; what is locked longer goes back to its queue.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import dumps, loads
+from redis import exceptions
+
+from kombu_paired.declarations import Entity
+from kombu_paired.errors import NamespaceFailure
+from kombu_paired.failures import FailureKind
+from kombu_paired.message import Message
+from kombu_paired.namespaces.base import DeadLetter, Received, Receiver, Sender
+from kombu_paired.namespaces.kombu import KombuNamespace, KombuSender, Link, as_dead_letter, prepare, publish
+
+__all__ = ("RedisLink", "RedisReceiver", "RedisSender", "kind_of", "make_link", "make_receiver", "make_sender")
+
+#: Seconds a received message stays locked: LockDuration of the documents.
+LOCK_SECONDS = 60
+#: Seconds between two looks at an empty queue.
+PAUSE = 1.0
+
+#: First words of Redis' error replies (its documentation of clients, replication and persistence).
+_WORDS = {
+    "OOM": FailureKind.FAULT,
+    "READONLY": FailureKind.FAULT,
+    "MISCONF": FailureKind.FAULT,
+    "NOREPLICAS": FailureKind.FAULT,
+    "LOADING": FailureKind.FAULT,
+    "MASTERDOWN": FailureKind.FAULT,
+    "CLUSTERDOWN": FailureKind.FAULT,
+    "BUSY": FailureKind.FAULT,
+    "NOAUTH": FailureKind.UNAUTHORIZED,
+    "WRONGPASS": FailureKind.UNAUTHORIZED,
+    "NOPERM": FailureKind.UNAUTHORIZED,
+    "WRONGTYPE": FailureKind.REJECTED,
+}
+
+#: Takes up to ARGV[1] messages from the priority lists KEYS[3..], and locks each under a token. What was locked for
+#: more than ARGV[2] ms goes back to the front first.
+_RECEIVE = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+for _, token in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2], 'LIMIT', 0, 1000)) do
+    local item = redis.call('HGET', KEYS[2], token)
+    if item then redis.call('RPUSH', KEYS[3], item) end
+    redis.call('HDEL', KEYS[2], token)
+    redis.call('ZREM', KEYS[1], token)
+end
+local taken = {}
+local limit = tonumber(ARGV[1])
+for list = 3, #KEYS do
+    while #taken < 2 * limit do
+        local item = redis.call('RPOP', KEYS[list])
+        if not item then break end
+        local token = ARGV[3] .. ':' .. redis.call('INCR', KEYS[2] .. ':counter')
+        redis.call('HSET', KEYS[2], token, item)
+        redis.call('ZADD', KEYS[1], now, token)
+        taken[#taken + 1] = token
+        taken[#taken + 1] = item
+    end
+end
+return taken
+"""
+
+
+def kind_of(exc: BaseException) -> FailureKind | None:
+    """The kind of an exception that redis-py raises; None for others."""
+    if not isinstance(exc, exceptions.RedisError):
+        return None
+    if isinstance(exc, exceptions.TimeoutError):
+        return FailureKind.TIMEOUT
+    word = str(exc).split(" ", 1)[0]
+    if word in _WORDS:
+        return _WORDS[word]
+    if isinstance(exc, exceptions.OutOfMemoryError | exceptions.ReadOnlyError | exceptions.BusyLoadingError):
+        return FailureKind.FAULT
+    if isinstance(exc, exceptions.AuthenticationError | exceptions.AuthorizationError | exceptions.NoPermissionError):
+        return FailureKind.UNAUTHORIZED
+    if isinstance(exc, exceptions.ConnectionError):
+        return FailureKind.UNREACHABLE
+    if isinstance(exc, exceptions.DataError | exceptions.ResponseError):
+        return FailureKind.REJECTED
+    return FailureKind.FAULT
+
+
+def make_link(namespace: KombuNamespace) -> RedisLink:
+    return RedisLink(namespace)
+
+
+def make_sender(namespace: KombuNamespace) -> Sender:
+    return RedisSender(namespace)
+
+
+def make_receiver(namespace: KombuNamespace, queue: str, prefetch: int, timeout: float) -> Receiver:
+    return RedisReceiver(namespace, queue, timeout)
+
+
+class RedisLink(Link):
+    """A connection to Redis whose sockets never wait longer than they should."""
+
+    _bound: float = 0.0
+
+    def connect_options(self, patience: float) -> dict[str, Any]:
+        return {"socket_connect_timeout": patience, "socket_timeout": patience}
+
+    def connected(self) -> None:
+        self.raw().ping()  # connects the pool that publishes; the channel itself pinged through another
+        self._bound = 0.0
+
+    def raw(self) -> redis.Redis:
+        """A client on the channel's pool, without Kombu's key prefix."""
+        return redis.Redis(connection_pool=self.channel.pool)
+
+    def key(self, name: str) -> str:
+        return f"{self.channel.global_keyprefix}{name}"
+
+    def lists(self, queue: str) -> list[str]:
+        """The lists that make a queue, one per priority step, in the order in which Kombu polls them."""
+        return [self.key(self.channel._q_for_pri(queue, step)) for step in self.channel.priority_steps]
+
+    def bound(self, timeout: float) -> None:
+        """Let every reply take at most ``timeout`` seconds."""
+        if abs(timeout - self._bound) < 0.1:
+            return
+        pool = self.channel.pool
+        connection = pool.get_connection()
+        try:
+            connection.socket_timeout = timeout
+            if connection._sock is not None:
+                connection._sock.settimeout(timeout)
+        finally:
+            pool.release(connection)
+        self._bound = timeout
+
+    def count(self, name: str, timeout: float) -> int | None:
+        self.bound(timeout)
+        client = self.raw()
+        waiting = sum(int(client.llen(each)) for each in self.lists(name))
+        return waiting + int(client.zcard(self.key(name + "/$Locks")))
+
+    def peek(self, name: str, timeout: float) -> Message | None:
+        self.bound(timeout)
+        for each in self.lists(name):
+            item = self.raw().lindex(each, -1)
+            if item is not None:
+                return message_of_item(item)
+        return None
+
+    def probe(self, entity: Entity | None, timeout: float) -> None:
+        # LPUSHX on a list that is not there stores nothing, and fails like LPUSH when memory is full, the server
+        # is a replica or is loading.
+        self.bound(timeout)
+        self.raw().lpushx(self.key("kombu-paired.ping"), "")
+
+    def drop(self) -> None:
+        channel, self.client, self.connection, self.channel = self.channel, None, None, None
+        if channel is not None:
+            channel._closing = True
+            channel._disconnect_pools()
+
+
+class RedisSender(KombuSender):
+    """``LPUSH`` through Kombu's channel; batches in one pipeline."""
+
+    link: RedisLink
+
+    def send(self, message: Message, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        channel = self.link.channel
+        if channel is None:
+            channel = self.link.open(timeout)
+            timeout = deadline - time.monotonic()
+        try:
+            self.link.bound(timeout)
+            publish(channel, message)
+        except Exception as exc:
+            raise self._failed(exc) from exc
+
+    def send_batch(self, messages: Sequence[Message], timeout: float) -> list[NamespaceFailure | None]:
+        try:
+            channel = self.link.open(timeout)
+            self.link.bound(timeout)
+        except NamespaceFailure as failure:
+            return [failure] * len(messages)
+        except Exception as exc:
+            return [self._failed(exc)] * len(messages)
+        outcomes: list[NamespaceFailure | None] = [None] * len(messages)
+        routed = [index for index, message in enumerate(messages) if self._is_routed(message, index, outcomes)]
+        try:
+            self._in_one_pipeline(channel, [messages[index] for index in routed])
+        except Exception as exc:
+            cause = exc.__cause__ if isinstance(exc.__cause__, Exception) else exc
+            broken = self._failed(cause)
+            for index in routed:
+                outcomes[index] = broken
+        return outcomes
+
+    def _is_routed(self, message: Message, index: int, outcomes: list[NamespaceFailure | None]) -> bool:
+        if not message.exchange:
+            return True
+        try:
+            self.require_route(message)
+        except NamespaceFailure as failure:
+            outcomes[index] = failure
+            return False
+        return True
+
+    def _in_one_pipeline(self, channel: Any, messages: Sequence[Message]) -> None:
+        if not messages:
+            return
+        batch = channel.create_publish_batch(max_size=len(messages) + 1)
+        try:
+            for message in messages:
+                batch.publish(prepare(channel, message), exchange=message.exchange, routing_key=message.routing_key)
+            batch.flush()
+        finally:
+            batch.close()
+
+    def _failed(self, exc: Exception) -> NamespaceFailure:
+        if isinstance(exc, NamespaceFailure):
+            return exc
+        unsent = isinstance(exc, exceptions.ResponseError) or _never_connected(exc)
+        failure = self.namespace.failure(exc, maybe_stored=not unsent)
+        if failure.kind.counts:
+            self.drop()
+        return failure
+
+
+class RedisReceiver(Receiver):
+    """Takes messages from one backlog queue under lock."""
+
+    def __init__(self, namespace: KombuNamespace, queue: str, timeout: float) -> None:
+        self.namespace = namespace
+        self.queue = queue
+        self.link = RedisLink(namespace)
+        self._holder = uuid.uuid4().hex
+        self._interrupted = threading.Event()
+        self._timeout = timeout
+        self.link.open(timeout)
+        with self._failing():
+            self.link.bound(timeout)
+            self._lists = self.link.lists(queue)
+            self._locks = self.link.key(queue + "/$Locks")
+            self._locked = self.link.key(queue + "/$Locked")
+            self._client = self.link.raw()
+            self._script = self._client.register_script(_RECEIVE)
+
+    def receive(self, limit: int, timeout: float) -> list[Received]:
+        deadline = time.monotonic() + timeout
+        keys = [self._locks, self._locked, *self._lists]
+        with self._failing():
+            while not self._interrupted.is_set():
+                taken: Any = self._script(keys, [limit, LOCK_SECONDS * 1000, self._holder])
+                if taken:
+                    pairs = zip(taken[::2], taken[1::2], strict=True)
+                    return [Received(message_of_item(item), (token, item)) for token, item in pairs]
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                self._interrupted.wait(min(PAUSE, left))
+        return []
+
+    def complete(self, received: Sequence[Received]) -> None:
+        self._settle([], received)
+
+    def abandon(self, received: Sequence[Received]) -> None:
+        self._settle([(self._lists[0], each.token[1]) for each in received], received)
+
+    def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
+        pushes = []
+        for letter in letters:
+            corpse = as_dead_letter(letter, self.queue)
+            pushes.append((self.link.key(corpse.routing_key), item_of_message(self.link.channel, corpse)))
+        self._settle(pushes, [letter.received for letter in letters])
+
+    def _settle(self, pushes: Sequence[tuple[str, Any]], received: Sequence[Received]) -> None:
+        if not received:
+            return
+        tokens = [each.token[0] for each in received]
+        with self._failing(), self._client.pipeline(transaction=True) as pipe:
+            for name, item in pushes:
+                pipe.lpush(name, item)
+            pipe.hdel(self._locked, *tokens)
+            pipe.zrem(self._locks, *tokens)
+            pipe.execute()
+
+    def interrupt(self) -> None:
+        self._interrupted.set()
+
+    def close(self) -> None:
+        self.link.close()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            with self.namespace.failing():
+                yield
+        except NamespaceFailure:
+            self.link.drop()
+            raise
+
+
+def message_of_item(item: bytes) -> Message:
+    """The message in a list item that Kombu's Redis transport wrote; anything else is a body without headers."""
+    try:
+        raw = loads(bytes_to_str(item))
+        properties = dict(raw["properties"])
+        body = raw["body"]
+        if properties.pop("body_encoding", None) == "base64":
+            body = base64.b64decode(body)
+        for name in ("delivery_tag", "delivery_info"):
+            properties.pop(name, None)
+        return Message(
+            body=body,
+            priority=properties.pop("priority", None),
+            content_type=raw.get("content-type"),
+            content_encoding=raw.get("content-encoding"),
+            headers=dict(raw.get("headers") or {}),
+            properties=properties,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return Message(body=item, content_type="application/octet-stream", content_encoding="binary")
+
+
+def item_of_message(channel: Any, message: Message) -> str:
+    """The list item for a message, as Kombu's Redis transport writes it."""
+    prepared = prepare(channel, message)
+    channel._inplace_augment_message(prepared, message.exchange, message.routing_key)
+    return str(dumps(prepared))
+
+
+def _never_connected(exc: BaseException) -> bool:
+    """Whether redis-py failed while it connected, before it could have sent anything."""
+    cause = exc.__context__
+    refusals = (ConnectionRefusedError, BrokenPipeError)
+    return isinstance(cause, refusals) or (isinstance(cause, OSError) and "connecting to" in str(exc))

@@ -1,0 +1,256 @@
+"""Every setting of a pairing, its default and its bounds. The only place that parses settings.
+
+Settings come as Kombu transport options: ``broker_transport_options`` of Celery, ``CELERY_BROKER_TRANSPORT_OPTIONS``
+in Django's settings. Durations are seconds; a :class:`~datetime.timedelta` is accepted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from kombu.utils.imports import symbol_by_name
+
+from kombu_paired.errors import ConfigurationError
+from kombu_paired.failures import FailureKind
+
+__all__ = ("PairedNamespaceOptions", "without_secrets")
+
+#: Celery merges its publish policy into the transport options, and Kombu reads its own retry keys from there.
+KOMBU_RETRY_KEYS = frozenset(
+    {
+        "max_retries",
+        "interval_start",
+        "interval_step",
+        "interval_max",
+        "errback",
+        "on_revive",
+        "retry_errors",
+        "timeout",
+        "connect_retries_timeout",
+    }
+)
+
+#: What Celery itself puts into or reads from a broker's transport options, whatever the broker.
+CELERY_KEYS = frozenset({"client_name"})
+
+Classifier = Callable[[BaseException], "FailureKind | None"]
+
+_SCHEMELESS_HOST = re.compile(r"[^A-Za-z0-9_.\-]+")
+_IS_PAIRED = re.compile(r"paired(\+|://)", re.IGNORECASE)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*://)?(.*)", re.DOTALL)
+#: What parts a URL from the next one, where there are several.
+_NEXT_URL = re.compile(r";(?=[A-Za-z][A-Za-z0-9+.\-]*://)")
+
+
+@dataclass(frozen=True)
+class PairedNamespaceOptions:
+    """The settings of one pairing.
+
+    Attributes:
+        secondary: Kombu URL of the secondary namespace. Required.
+        primary_options, secondary_options: transport options of each side, passed on untouched.
+        primary_name: names the backlog queues; by default the primary's first host label, or host-port.
+        backlog_queue_count: backlog queues to use, at least 1.
+        backlog_queue_type: ``classic`` or ``quorum`` on RabbitMQ; None leaves it to the broker.
+        failover_interval: seconds an entity may fail, with no success in between, before it is failed over; 0 to 3600.
+        ping_interval: seconds between two pings of a failed-over entity; 1 to 1800.
+        send_timeout: seconds that one send may take on one namespace; more than 0.
+        enable_syphon: run a syphon in this process. The worker bootstep turns it on by itself.
+        syphon_poll: seconds of one long poll of a backlog queue; more than 0.
+        divert_while_suspect: divert what fails before the failover too; False raises the failure to the caller.
+        create_backlog_queues: create the missing ones; False for users without the right to.
+        throttle_wait: seconds to wait when a namespace says it is busy.
+        backlog_retry_interval: seconds for which a failing backlog queue is left alone.
+        close_timeout: seconds the syphon lets a namespace be away alone before it faults the other one.
+        journal: folder to write events to; None writes none.
+        allow_unsafe_secondary: accept a secondary that forgets messages whose consumer is killed.
+        classify_failure: ``exception -> FailureKind or None``, or its import path, asked before the built-in tables.
+    """
+
+    secondary: str
+    primary_options: Mapping[str, Any] = field(default_factory=dict)
+    secondary_options: Mapping[str, Any] = field(default_factory=dict)
+    primary_name: str | None = None
+    backlog_queue_count: int = 10
+    backlog_queue_type: str | None = None
+    failover_interval: float = 10.0
+    ping_interval: float = 60.0
+    send_timeout: float = 10.0
+    enable_syphon: bool = False
+    syphon_poll: float = 900.0
+    divert_while_suspect: bool = True
+    create_backlog_queues: bool = True
+    throttle_wait: float = 10.0
+    backlog_retry_interval: float = 60.0
+    close_timeout: float = 5.0
+    journal: str | None = None
+    allow_unsafe_secondary: bool = False
+    classify_failure: Classifier | None = None
+
+    @classmethod
+    def parse(cls, transport_options: Mapping[str, Any]) -> PairedNamespaceOptions:
+        """The settings in a dict of transport options.
+
+        Raises:
+            ConfigurationError: a key is unknown, or a value out of bounds; the text says which and what to write.
+        """
+        known = {each.name for each in fields(cls)}
+        given = {key: value for key, value in transport_options.items() if key in known}
+        for key in transport_options.keys() - known - KOMBU_RETRY_KEYS - CELERY_KEYS:
+            raise ConfigurationError(_unknown(key, known))
+        if not given.get("secondary"):
+            raise ConfigurationError(
+                "the option 'secondary' is missing: give the Kombu URL of the broker that stores what the primary "
+                "cannot take, e.g. broker_transport_options = {'secondary': 'amqp://spare-broker//'}"
+            )
+        parsed = {key: _PARSERS[key](key, value) if key in _PARSERS else value for key, value in given.items()}
+        return cls(**parsed)
+
+    def __repr__(self) -> str:
+        shown = {each.name: getattr(self, each.name) for each in fields(self)}
+        shown["secondary"] = without_secrets(self.secondary)
+        for side in ("primary_options", "secondary_options"):
+            shown[side] = sorted(shown[side])  # values may hold keys and passwords
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
+
+
+def without_secrets(url: str) -> str:
+    """A broker URL, or several, as may be shown: without passwords and queries. Never raises, whatever is in it."""
+    return ";".join(_masked(each) for each in _NEXT_URL.split(url))
+
+
+def _masked(url: str) -> str:
+    scheme, rest = _SCHEME.fullmatch(url).groups("")  # type: ignore[union-attr]
+    address, *query = re.split("[?#]", rest, maxsplit=1)
+    if ";" in rest or "@" in "".join(query):
+        return f"{scheme}**"  # nobody can tell where a password ends
+    credentials, at, place = address.rpartition("@")
+    user, colon, _ = credentials.partition(":")
+    return f"{scheme}{user}{':**' if colon else ''}{at}{place}"
+
+
+def default_primary_name(url: str) -> str:
+    """First host label of a name (``contoso`` of ``contoso.servicebus.windows.net``); else host and port.
+
+    ``localhost`` and addresses say nothing alone, so their port goes along.
+    """
+    scheme, _, rest = url.partition("://")
+    if "azure" in scheme:  # a key may hold slashes: Kombu, too, splits it off at the last @
+        url = "//" + rest.rpartition("@")[2].rpartition("://")[2]
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    label = host.split(".", 1)[0]
+    if not host or host == "localhost" or label.isdigit() or ":" in host:
+        try:
+            port = parts.port
+        except ValueError:
+            port = None
+        label = f"{host or parts.scheme or 'primary'}-{port}" if port else (host or parts.path.strip("/"))
+    return _SCHEMELESS_HOST.sub("-", label).strip("-.") or "primary"
+
+
+def _unknown(key: object, known: set[str]) -> str:
+    nearest = difflib.get_close_matches(str(key), sorted(known), n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known options: {', '.join(sorted(known))}."
+    return (
+        f"unknown option {key!r}: {hint} Options of the brokers themselves go into 'primary_options' and "
+        "'secondary_options'."
+    )
+
+
+def _url(key: str, value: Any) -> str:
+    if not isinstance(value, str) or "://" not in value:
+        raise ConfigurationError(f"option {key!r} must be a Kombu URL like 'amqp://spare-broker//'")
+    if any(_IS_PAIRED.match(each) for each in _NEXT_URL.split(value)):
+        raise ConfigurationError(f"option {key!r} must be a plain Kombu URL, without 'paired+'")
+    return value
+
+
+def _mapping(key: str, value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"option {key!r} must be a dict of transport options, not {type(value).__name__}")
+    return value
+
+
+def _seconds(low: float, high: float | None = None, *, above: bool = False) -> Callable[[str, Any], float]:
+    highest = threading.TIMEOUT_MAX if high is None else high
+    bounds = f"more than {low:g}" if above else f"{low:g} to {high:g}" if high is not None else f"at least {low:g}"
+
+    def parse(key: str, value: Any) -> float:
+        if isinstance(value, timedelta):
+            value = value.total_seconds()
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigurationError(f"option {key!r} must be seconds ({bounds}) or a timedelta, not {value!r}")
+        inside = (value > low if above else value >= low) and value <= highest  # never so for NaN
+        if not inside:
+            raise ConfigurationError(f"option {key!r} must be {bounds} seconds, not {value!r}")
+        return float(value)
+
+    return parse
+
+
+def _count(key: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"option {key!r} must be a whole number, at least 1, not {value!r}")
+    return value
+
+
+def _flag(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"option {key!r} must be True or False, not {value!r}")
+    return value
+
+
+def _text_or_none(key: str, value: Any) -> str | None:
+    if value is not None and (not isinstance(value, str) or not value):
+        raise ConfigurationError(f"option {key!r} must be a text or None, not {value!r}")
+    return value
+
+
+def _queue_type(key: str, value: Any) -> str | None:
+    if value not in (None, "classic", "quorum"):
+        raise ConfigurationError(f"option {key!r} must be 'classic', 'quorum' or None, not {value!r}")
+    return value  # type: ignore[no-any-return]
+
+
+def _classifier(key: str, value: Any) -> Classifier | None:
+    if isinstance(value, str):
+        try:
+            value = symbol_by_name(value)
+        except (ImportError, AttributeError, TypeError, ValueError) as exc:
+            raise ConfigurationError(f"option {key!r}: {value!r} cannot be imported: {exc}") from exc
+    if value is not None and not callable(value):
+        raise ConfigurationError(f"option {key!r} must be a function or its import path, not {value!r}")
+    return cast("Classifier | None", value)
+
+
+_PARSERS: dict[str, Callable[[str, Any], Any]] = {
+    "secondary": _url,
+    "primary_options": _mapping,
+    "secondary_options": _mapping,
+    "primary_name": _text_or_none,
+    "backlog_queue_count": _count,
+    "backlog_queue_type": _queue_type,
+    "failover_interval": _seconds(0, 3600),
+    "ping_interval": _seconds(1, 1800),
+    "send_timeout": _seconds(0, above=True),
+    "enable_syphon": _flag,
+    "syphon_poll": _seconds(0, above=True),
+    "divert_while_suspect": _flag,
+    "create_backlog_queues": _flag,
+    "throttle_wait": _seconds(0),
+    "backlog_retry_interval": _seconds(0),
+    "close_timeout": _seconds(0),
+    "journal": _text_or_none,
+    "allow_unsafe_secondary": _flag,
+    "classify_failure": _classifier,
+}

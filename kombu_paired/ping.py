@@ -1,0 +1,100 @@
+"""The ping task: finds out when a failed-over entity works again."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+
+from kombu_paired.declarations import Entity
+
+__all__ = ("Pinger",)
+
+logger = logging.getLogger(__name__)
+
+#: A ping comes this much earlier or later, so that a fleet does not ping in step.
+JITTER = 0.1
+
+
+class Pinger:
+    """Pings entities one after the other in one thread, which runs only while there is one to ping.
+
+    Arguments:
+        ping: pings an entity; True when it works again.
+        interval: seconds between two pings of an entity, give or take a tenth.
+        name: of the thread.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, ping: Callable[[Entity], bool], interval: float, *, name: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ping = ping
+        self._interval = interval
+        self._name = name
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._due: dict[Entity, float] = {}
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def watch(self, entity: Entity) -> None:
+        """Ping an entity from now on, first after one interval."""
+        with self._changed:
+            if self._closed or entity in self._due:
+                return
+            self._due[entity] = self._next_time()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def forget(self, entity: Entity) -> None:
+        """Ping it no more."""
+        with self._changed:
+            self._due.pop(entity, None)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Stop at once; a ping that is under way ends by its own time limit."""
+        with self._changed:
+            self._closed = True
+            self._due.clear()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            entity = self._wait_for_next()
+            if entity is None:
+                return
+            try:
+                works = self._ping(entity)
+            except Exception:
+                logger.exception("the ping of %s failed in an unexpected way; it goes on", entity)
+                works = False
+            self._reschedule(entity, works)
+
+    def _wait_for_next(self) -> Entity | None:
+        with self._changed:
+            while self._due:
+                entity, due = min(self._due.items(), key=lambda item: item[1])
+                wait = due - self._clock()
+                if wait <= 0:
+                    return entity
+                self._changed.wait(wait)
+            self._thread = None
+            return None
+
+    def _reschedule(self, entity: Entity, works: bool) -> None:
+        with self._changed:
+            if works:
+                self._due.pop(entity, None)
+                # A namespace that is back is back for all: no need for the others to wait their turn.
+                self._due = dict.fromkeys(self._due, self._clock())
+            elif entity in self._due:
+                self._due[entity] = self._next_time()
+
+    def _next_time(self) -> float:
+        return self._clock() + self._interval * random.uniform(1 - JITTER, 1 + JITTER)

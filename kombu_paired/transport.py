@@ -1,0 +1,713 @@
+"""Paired transport: what Kombu sees. No rule of the pairing lives here.
+
+Features
+========
+* Type: that of the primary namespace
+* Supports Direct, Topic, Fanout, Priority, TTL: as the primary namespace does
+
+Connection String
+=================
+``paired+`` and the primary's own Kombu URL:
+
+.. code-block::
+
+    paired+amqp://[USER:PASSWORD@]PRIMARY[:PORT][/VIRTUALHOST]
+    paired+redis://[USER:PASSWORD@]PRIMARY[:PORT][/DB]
+
+Without ``import kombu_paired``, and with a plain URL, give ``kombu_paired.transport:Transport`` as the transport.
+
+Transport Options
+=================
+* ``secondary``: Kombu URL of the broker that stores what the primary cannot take. Required.
+* ``primary_options``, ``secondary_options``: transport options of each side.
+* All others: see :class:`kombu_paired.options.PairedNamespaceOptions`.
+
+Sending and consuming are apart. Messages and declarations go to the pairing, which has connections of its own and
+works while the primary is away. Consuming goes, unchanged, through the primary's own Kombu transport, over a connection
+that is opened by the first call that only a consumer makes; while the primary is away that call waits for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+import time
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from os import register_at_fork
+from typing import Any
+
+from kombu import Connection as KombuConnection
+from kombu.exceptions import BatchPublishError
+from kombu.transport import base, get_transport_cls
+from kombu.transport.virtual.base import queue_declare_ok_t
+from kombu.utils.url import maybe_sanitize_url, parse_url
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from kombu_paired.errors import BacklogUnavailable, ConfigurationError, PrimaryUnavailable
+from kombu_paired.message import Message
+from kombu_paired.namespaces.kombu import KombuNamespace, profile_of
+from kombu_paired.options import KOMBU_RETRY_KEYS, PairedNamespaceOptions, default_primary_name, without_secrets
+from kombu_paired.pairing import Pairing, inherit, shared
+
+__all__ = ("Channel", "Connection", "PublishBatch", "Transport", "pairing_of")
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "paired+"
+#: Seconds a consumer's call waits for the primary before it raises: one line a minute in a worker's log.
+CONSUMER_PATIENCE = 60.0
+#: Seconds between two looks at whether a waiting worker was told to stop.
+STOP_CHECK = 0.2
+#: Seconds that closing the consumer's connection may take per answer of the broker.
+GOODBYE = 1.0
+
+_drivers: list[type[base.Transport]] = []
+
+
+def pairing_of(connection: KombuConnection) -> Pairing:
+    """The pairing behind a Kombu connection.
+
+    Raises:
+        ConfigurationError: the connection is not a paired one.
+    """
+    transport = connection.transport
+    if not isinstance(transport, Transport):
+        raise ConfigurationError(
+            f"{connection.as_uri()} is not a paired connection: write 'paired+' before the primary's URL"
+        )
+    return transport.pairing
+
+
+class _ErrorsOfDrivers(type):
+    """Kombu reads the error tuples off the transport *class*: they are those of all drivers in use here."""
+
+    @property
+    def connection_errors(cls) -> tuple[type[BaseException], ...]:
+        return _errors("connection_errors")
+
+    @property
+    def channel_errors(cls) -> tuple[type[BaseException], ...]:
+        return _errors("channel_errors")
+
+    @property
+    def recoverable_connection_errors(cls) -> tuple[type[BaseException], ...]:
+        return _errors("recoverable_connection_errors", "connection_errors")
+
+    @property
+    def recoverable_channel_errors(cls) -> tuple[type[BaseException], ...]:
+        return _errors("recoverable_channel_errors")
+
+
+def _errors(name: str, instead: str | None = None) -> tuple[type[BaseException], ...]:
+    """The union over the drivers in use; before the first is known, over those that may be."""
+    drivers = _drivers or [
+        get_transport_cls(alias) for alias in ("amqp", "redis") if alias != "redis" or find_spec(alias)
+    ]
+    found: dict[type[BaseException], None] = {}
+    for driver in drivers:
+        found.update(dict.fromkeys(getattr(driver, name, None) or getattr(driver, instead or name, ()) or ()))
+    if "connection" in name:
+        found[BacklogUnavailable] = None
+    return tuple(found)
+
+
+class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[misc]
+    """Joins the primary's own transport, for consuming, to a pairing, for sending."""
+
+    can_parse_url = True
+
+    def __init__(self, client: KombuConnection, **kwargs: Any) -> None:
+        self.client = client
+        self._urls = _primary_urls(client)
+        self._options = PairedNamespaceOptions.parse(client.transport_options or {})
+        _check_sides(self._urls[0], self._options)
+        self._key = _pairing_key(client, self._urls)
+        self._consumer_client: KombuConnection | None = None
+        self._mirror(get_transport_cls(self._new_consumer_client().transport_cls))
+
+    def _mirror(self, driver: type[base.Transport]) -> None:
+        """Look like the primary's own transport."""
+        if driver not in _drivers:
+            _drivers.append(driver)
+        self.implements = driver.implements
+        self.driver_type = driver.driver_type
+        self.driver_name = driver.driver_name
+        self.connection_errors = (*driver.connection_errors, BacklogUnavailable)
+        self.channel_errors = driver.channel_errors
+        recoverable = getattr(driver, "recoverable_connection_errors", driver.connection_errors)
+        self.recoverable_connection_errors = (*recoverable, BacklogUnavailable)
+        self.recoverable_channel_errors = getattr(driver, "recoverable_channel_errors", ())
+
+    @property
+    def pairing(self) -> Pairing:
+        """The pairing of this process; another one after a fork."""
+        return shared(self._key, self._make_pairing)
+
+    def _make_pairing(self) -> Pairing:
+        options = self._options
+        common: dict[str, Any] = {"send_timeout": options.send_timeout, "classify": options.classify_failure}
+        primary = KombuNamespace(
+            "primary",
+            self._urls,
+            options.primary_options,
+            connect_arguments=_connect_arguments(self.client),
+            **common,
+        )
+        secondary = KombuNamespace(
+            "secondary",
+            [options.secondary],
+            options.secondary_options,
+            queue_type=options.backlog_queue_type,
+            **common,
+        )
+        name = options.primary_name or default_primary_name(self._urls[0])
+        return Pairing(name, options, primary, secondary)
+
+    # -- what a consumer uses: the primary's own transport ------------------------------------------------------
+
+    def _new_consumer_client(self) -> KombuConnection:
+        """A plain connection to the primary, with the options a plain user would give, but none without a limit."""
+        wanted = dict(self._options.primary_options)
+        client = KombuConnection(
+            self._urls[0],
+            transport_options=wanted,
+            heartbeat=self.client.heartbeat,
+            **_connect_arguments(self.client),
+        )
+        if self.client.connect_timeout:
+            client.connect_timeout = self.client.connect_timeout
+        if client.transport_cls in ("redis", "rediss", "sentinel"):
+            wanted.setdefault("socket_connect_timeout", client.connect_timeout)
+            wanted.setdefault("socket_timeout", max(self._options.send_timeout, 5.0))
+        return client
+
+    @property
+    def primary_transport(self) -> base.Transport:
+        """The primary's own transport; not connected until a consumer needs it."""
+        if self._consumer_client is None:
+            self._consumer_client = self._new_consumer_client()
+        return self._consumer_client.transport
+
+    def connect_to_primary(self) -> Any:
+        """A connection of the primary's own transport.
+
+        Waits, with growing pauses, while the primary is away: at most CONSUMER_PATIENCE, or until the Celery worker
+        that waits is told to stop.
+
+        Raises:
+            Exception: what the plain transport raises when it cannot connect.
+        """
+        pairing = self.pairing
+        is_away: Callable[[BaseException], bool] = lambda exc: pairing.primary.kind_of(exc).counts  # noqa: E731
+        waiting = Retrying(
+            retry=retry_if_exception(is_away),
+            wait=wait_random_exponential(multiplier=0.5, max=5.0),
+            stop=stop_after_delay(CONSUMER_PATIENCE) | _stop_if_worker_stops,
+            sleep=_sleep_unless_worker_stops,
+            before_sleep=self._say_once_that_it_waits,
+            reraise=True,
+        )
+        return waiting(self._connect_to_primary_once)
+
+    def _connect_to_primary_once(self) -> Any:
+        try:
+            return self.primary_transport.establish_connection()
+        except Exception:
+            self._urls.append(self._urls.pop(0))
+            self._consumer_client = None  # a transport that failed to connect keeps half-made channels
+            raise
+
+    def _say_once_that_it_waits(self, state: RetryCallState) -> None:
+        if state.attempt_number == 1 and state.outcome is not None:
+            logger.warning(
+                "the primary namespace %s is away (%r): consuming waits for it; messages that are sent meanwhile go to "
+                "the backlog",
+                self.as_uri(self._urls[0]),
+                state.outcome.exception(),
+            )
+
+    # -- Kombu's transport interface ----------------------------------------------------------------------------
+
+    def establish_connection(self) -> Connection:
+        pairing = self.pairing
+        pairing.open()
+        pairing.require_sendable()
+        return Connection(self)
+
+    def create_channel(self, connection: Connection) -> Channel:
+        return connection.channel()
+
+    def close_connection(self, connection: Connection) -> None:
+        connection.close()
+
+    def _collect(self, connection: Connection | None) -> None:
+        if connection is not None:
+            connection.collect()
+
+    def verify_connection(self, connection: Connection) -> bool:
+        return connection.connected
+
+    def drain_events(self, connection: Connection, **kwargs: Any) -> Any:
+        return self.primary_transport.drain_events(connection.require_primary(), **kwargs)
+
+    def register_with_event_loop(self, connection: Connection, loop: Any) -> None:
+        self.primary_transport.register_with_event_loop(connection.require_primary(), loop)
+
+    def unregister_from_event_loop(self, connection: Connection, loop: Any) -> None:
+        if connection.primary is not None:
+            self.primary_transport.unregister_from_event_loop(connection.primary, loop)
+
+    def heartbeat_check(self, connection: Connection, rate: int = 2) -> Any:
+        if connection.primary is not None:
+            return self.primary_transport.heartbeat_check(connection.primary, rate=rate)
+        return None
+
+    def get_heartbeat_interval(self, connection: Connection) -> Any:
+        if connection.primary is not None:
+            return self.primary_transport.get_heartbeat_interval(connection.primary)
+        return 0
+
+    def qos_semantics_matches_spec(self, connection: Connection) -> bool:
+        return bool(self.primary_transport.qos_semantics_matches_spec(connection.require_primary()))
+
+    def driver_version(self) -> str:
+        return str(self.primary_transport.driver_version())
+
+    def get_manager(self, *args: Any, **kwargs: Any) -> Any:
+        return self.primary_transport.get_manager(*args, **kwargs)
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        plain = uri.removeprefix(PREFIX)
+        return PREFIX + (plain if include_password else str(maybe_sanitize_url(plain, mask=mask)))
+
+    @property
+    def supports_batch_publish(self) -> bool:
+        if not self.implements.batch_publish:
+            return False
+        return bool(getattr(self.primary_transport, "supports_batch_publish", True))
+
+    @property
+    def channels(self) -> Sequence[Any]:
+        """Channels of the primary's own transport, where it keeps a list: Celery bounds their sockets at a loss."""
+        if self._consumer_client is None:
+            return ()
+        return getattr(self._consumer_client.transport, "channels", None) or ()
+
+    @property
+    def default_connection_params(self) -> dict[str, Any]:
+        return {}
+
+
+class Connection:
+    """A connection as Kombu holds it. It is always connected; what it needs it opens when it needs it.
+
+    Attributes:
+        client: the Kombu connection.
+        primary: the primary's own connection, for consuming; None while nobody has consumed.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.client = transport.client
+        self.primary: Any = None
+        self._channels: list[Channel] = []
+        self._is_open = True
+        _connections.add(self)
+
+    @property
+    def connected(self) -> bool:
+        return self._is_open
+
+    @property
+    def _transport(self) -> Any:
+        """Where Celery looks for the socket of an AMQP connection, to bound it."""
+        return getattr(self.primary, "_transport", None)
+
+    def channel(self) -> Channel:
+        channel = Channel(self)
+        self._channels.append(channel)
+        return channel
+
+    def require_primary(self) -> Any:
+        """The primary's own connection; waits for the primary if it is away."""
+        if self.primary is None:
+            self.primary = self.transport.connect_to_primary()
+        return self.primary
+
+    def drain_events(self, **kwargs: Any) -> Any:
+        return self.transport.drain_events(self, **kwargs)
+
+    def discard(self, channel: Channel) -> None:
+        if channel in self._channels:
+            self._channels.remove(channel)
+
+    def close(self) -> None:
+        """Close; takes a moment at most, whatever the primary is doing."""
+        primary, self.primary = self.primary, None
+        try:
+            if primary is not None:
+                _bound_sockets(primary, GOODBYE)
+                self.transport.primary_transport.close_connection(primary)
+        finally:
+            self._end()
+
+    def collect(self) -> None:
+        """Let go without a goodbye."""
+        primary, self.primary = self.primary, None
+        try:
+            if primary is not None:
+                _bound_sockets(primary, GOODBYE)
+                driver = self.transport.primary_transport
+                getattr(driver, "_collect", driver.close_connection)(primary)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._is_open = False
+        channels, self._channels = self._channels, []
+        for channel in channels:
+            channel.end()
+
+
+class Channel(base.StdChannel):  # type: ignore[misc]
+    """A channel that sends through the pairing, and consumes through a channel of the primary's own transport."""
+
+    _ids = itertools.count(1)
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection: Connection | None = connection
+        self.channel_id = next(self._ids)
+        self.events: dict[str, set[Any]] = defaultdict(set)
+        self._transport = connection.transport
+        self._primary: Any = None
+        self._declared_before: list[tuple[str, dict[str, Any]]] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self.connection is not None
+
+    # -- sending ------------------------------------------------------------------------------------------------
+
+    def prepare_message(
+        self,
+        body: Any,
+        priority: int | None = None,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        headers: dict[str, Any] | None = None,
+        properties: dict[str, Any] | None = None,
+    ) -> Message:
+        return Message(
+            body=body,
+            priority=priority,
+            content_type=content_type,
+            content_encoding=content_encoding,
+            headers=headers if headers is not None else {},
+            properties=properties if properties is not None else {},
+        )
+
+    def basic_publish(
+        self,
+        message: Message,
+        exchange: str = "",
+        routing_key: str = "",
+        mandatory: bool = False,
+        immediate: bool = False,
+        timeout: float | None = None,
+        confirm_timeout: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Send a message. Its time limit is the pairing's ``send_timeout``."""
+        self._address(message, exchange, routing_key, mandatory)
+        try:
+            self._transport.pairing.send(message)
+        except self._transport.channel_errors as exc:
+            returned = self.events.get("basic_return")
+            if not mandatory or not returned:
+                raise
+            for callback in returned:
+                callback(exc, exchange, routing_key, message)
+
+    def _address(self, message: Message, exchange: str, routing_key: str, mandatory: bool) -> None:
+        message.exchange = exchange or ""
+        message.routing_key = routing_key or ""
+        message.mandatory = mandatory
+
+    @property
+    def supports_batch_publish(self) -> bool:
+        return self._transport.supports_batch_publish
+
+    def create_publish_batch(self, max_size: int) -> PublishBatch:
+        return PublishBatch(self, max_size)
+
+    # -- declaring ----------------------------------------------------------------------------------------------
+
+    def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
+        return _channel_class(self._transport.primary_transport).prepare_queue_arguments(self, arguments, **kwargs)
+
+    def queue_declare(self, queue: str = "", **arguments: Any) -> Any:
+        arguments["queue"] = queue
+        if not queue or arguments.get("exclusive"):
+            return self.primary_channel().queue_declare(**arguments)  # it will belong to this very connection
+        answer = self._declare("queue_declare", arguments)
+        if answer is not None:
+            return answer
+        if arguments.get("passive"):
+            raise PrimaryUnavailable(f"the primary is away, so it cannot be asked for the queue {queue!r}")
+        return queue_declare_ok_t(queue, 0, 0)
+
+    def exchange_declare(self, exchange: str = "", type: str = "direct", **arguments: Any) -> Any:
+        return self._declare("exchange_declare", {"exchange": exchange, "type": type, **arguments})
+
+    def queue_bind(self, queue: str, exchange: str = "", routing_key: str = "", **arguments: Any) -> Any:
+        return self._declare(
+            "queue_bind", {"queue": queue, "exchange": exchange, "routing_key": routing_key, **arguments}
+        )
+
+    def exchange_bind(self, destination: str, source: str = "", routing_key: str = "", **arguments: Any) -> Any:
+        return self._declare(
+            "exchange_bind", {"destination": destination, "source": source, "routing_key": routing_key, **arguments}
+        )
+
+    def _declare(self, operation: str, arguments: dict[str, Any]) -> Any:
+        if self._primary is not None:
+            self._transport.pairing.book.note(operation, arguments)
+            return getattr(self._primary, operation)(**arguments)
+        self._declared_before.append((operation, arguments))
+        return self._transport.pairing.declare(operation, arguments)
+
+    # -- consuming ----------------------------------------------------------------------------------------------
+
+    def primary_channel(self) -> Any:
+        """The channel of the primary's own transport; waits for the primary if it is away."""
+        if self._primary is None:
+            if self.connection is None:
+                raise PrimaryUnavailable("the channel is closed")
+            primary = self.connection.require_primary()
+            channel = self._transport.primary_transport.create_channel(primary)
+            for operation, arguments in self._declared_before:
+                if not arguments.get("passive"):
+                    getattr(channel, operation)(**arguments)  # a virtual channel routes by what it knows itself
+            self._declared_before.clear()
+            self._primary = channel
+        return self._primary
+
+    def message_to_python(self, raw_message: Any) -> Any:
+        if isinstance(raw_message, base.Message):
+            return raw_message
+        return self.primary_channel().message_to_python(raw_message)
+
+    def after_reply_message_received(self, queue: str) -> None:
+        if self._primary is not None:
+            self._primary.after_reply_message_received(queue)
+
+    def __getattr__(self, name: str) -> Any:
+        """Anything else is the primary's own channel's, once there is one: an attribute never connects."""
+        primary = self.__dict__.get("_primary")
+        if primary is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r} before it consumes")
+        return getattr(primary, name)
+
+    def close(self) -> None:
+        connection, primary = self.connection, self._primary
+        self.end()
+        if connection is not None:
+            connection.discard(self)
+            if primary is not None and connection.primary is not None:
+                primary.close()
+
+    def end(self) -> None:
+        """The connection is gone."""
+        self.connection = self._primary = None
+
+
+def _on_primary(name: str) -> Callable[..., Any]:
+    def call(self: Channel, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.primary_channel(), name)(*args, **kwargs)
+
+    call.__name__ = name
+    call.__doc__ = f"``{name}`` of the primary's own channel."
+    return call
+
+
+#: What only a consumer, or an operator, calls.
+for _name in (
+    "basic_ack",
+    "basic_cancel",
+    "basic_consume",
+    "basic_get",
+    "basic_qos",
+    "basic_recover",
+    "basic_reject",
+    "exchange_delete",
+    "exchange_unbind",
+    "flow",
+    "get_bindings",
+    "queue_delete",
+    "queue_purge",
+    "queue_unbind",
+):
+    setattr(Channel, _name, _on_primary(_name))
+
+
+class PublishBatch:
+    """A publish batch (Kombu 5.7): messages are kept until it is flushed, then sent together."""
+
+    def __init__(self, channel: Channel, max_size: int) -> None:
+        self.channel = channel
+        self.max_size = max_size
+        self._messages: list[Message] = []
+        self._unusable: str | None = None
+
+    def publish(self, message: Message, *, exchange: str = "", routing_key: str = "", **kwargs: Any) -> None:
+        self._check_usable()
+        self.channel._address(message, exchange, routing_key, bool(kwargs.get("mandatory")))
+        self._messages.append(message)
+        if len(self._messages) >= self.max_size:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is kept.
+
+        Raises:
+            BatchPublishError: some of it may not have been sent; the cause says why.
+        """
+        self._check_usable()
+        messages, self._messages = self._messages, []
+        if not messages:
+            return
+        try:
+            self.channel._transport.pairing.send_batch(messages)
+        except Exception as exc:
+            self._unusable = "failed"
+            raise BatchPublishError(f"a publish batch failed; delivery is uncertain: {exc}") from exc
+
+    def discard(self) -> None:
+        self._messages.clear()
+        self._unusable = "aborted"
+
+    def close(self) -> None:
+        self._messages.clear()
+        self._unusable = self._unusable or "closed"
+
+    def _check_usable(self) -> None:
+        if self._unusable:
+            raise BatchPublishError(f"the publish batch is {self._unusable}: open another one")
+
+
+def _primary_urls(client: KombuConnection) -> list[str]:
+    """The primary's addresses, in the order in which they were given.
+
+    Kombu would switch a failed connection to the next one itself, and forget the prefix; the namespace does it.
+    """
+    urls = [str(url).removeprefix(PREFIX) for url in (client.alt or [client.hostname])]
+    client.cycle = None
+    for url in urls:
+        if "://" not in url:
+            raise ConfigurationError(
+                "the primary namespace needs a whole URL: broker_url = 'paired+amqp://main-broker//', "
+                f"not {without_secrets(url)!r}"
+            )
+    return urls
+
+
+def _check_sides(primary: str, options: PairedNamespaceOptions) -> None:
+    secondary = options.secondary
+    if _address_of(primary) == _address_of(secondary):
+        raise ConfigurationError(
+            f"primary and secondary are the same namespace ({without_secrets(secondary)}): the secondary must be a "
+            "broker that lives on when the primary dies"
+        )
+    if not profile_of(secondary).keeps_unsettled and not options.allow_unsafe_secondary:
+        raise ConfigurationError(
+            f"the secondary {without_secrets(secondary)} uses a transport that forgets a message whose consumer is "
+            "killed: use RabbitMQ, Redis or SQS, or accept the loss with allow_unsafe_secondary=True"
+        )
+
+
+_DEFAULT_PORTS = {"amqp": 5672, "pyamqp": 5672, "amqps": 5671, "redis": 6379, "rediss": 6379}
+
+
+def _address_of(url: str) -> tuple[Any, ...]:
+    if url.split("://", 1)[0] not in _DEFAULT_PORTS:
+        return (url,)
+    parts = parse_url(url)
+    host = parts["hostname"] or "localhost"
+    host = "127.0.0.1" if host == "localhost" else host
+    place = str(parts["virtual_host"] or "").strip("/") or "0"
+    return (host, parts["port"] or _DEFAULT_PORTS[parts["transport"]], place)
+
+
+def _connect_arguments(client: KombuConnection) -> dict[str, Any]:
+    """What was given beside the URL (Celery's ``broker_use_ssl``, ``broker_user``, …) is for the primary."""
+    given = {
+        "userid": client.userid,
+        "password": client.password,
+        "port": client.port,
+        "ssl": client.ssl,
+        "login_method": client.login_method,
+        "credential_provider": client.credential_provider,
+        "virtual_host": client.virtual_host if client.virtual_host != "/" else None,
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def _pairing_key(client: KombuConnection, urls: Sequence[str]) -> tuple[Any, ...]:
+    options: Mapping[str, Any] = client.transport_options or {}
+    settings = sorted((key, repr(value)) for key, value in options.items() if key not in KOMBU_RETRY_KEYS)
+    return (tuple(urls), repr(sorted(_connect_arguments(client).items())), tuple(settings))
+
+
+def _channel_class(transport: base.Transport) -> Any:
+    return getattr(transport, "Channel", None) or getattr(transport, "Connection", base).Channel
+
+
+def _bound_sockets(primary: Any, seconds: float) -> None:
+    """Let no answer that closing waits for take longer than this."""
+    sock = getattr(getattr(primary, "_transport", None), "sock", None)
+    if sock is not None:
+        sock.settimeout(seconds)
+    for channel in getattr(primary, "channels", None) or ():
+        cached = getattr(channel, "__dict__", {})
+        for name in ("client", "subclient"):
+            sock = getattr(getattr(cached.get(name), "connection", None), "_sock", None)
+            if sock is not None:
+                sock.settimeout(seconds)
+
+
+def _worker_is_told_to_stop() -> bool:
+    """Whether this is a Celery worker that was told to stop.
+
+    Kombu hands its waiting loop a callback for this; a transport gets none, so it looks where the callback would.
+    """
+    state = sys.modules.get("celery.worker.state")
+    flags = (getattr(state, "should_stop", None), getattr(state, "should_terminate", None))
+    return any(flag is not None and flag is not False for flag in flags)
+
+
+def _stop_if_worker_stops(state: RetryCallState) -> bool:
+    return _worker_is_told_to_stop()
+
+
+def _sleep_unless_worker_stops(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0 and not _worker_is_told_to_stop():
+        time.sleep(min(left, STOP_CHECK))
+
+
+#: Open connections, whose inherited sockets a child process must not close.
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _inherit_connections() -> None:
+    for connection in list(_connections):
+        inherit((connection.primary, connection.transport._consumer_client))
+        connection.primary = connection.transport._consumer_client = None
+        connection._end()
+
+
+register_at_fork(after_in_child=_inherit_connections)
