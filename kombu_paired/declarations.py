@@ -7,7 +7,7 @@ the primary repeats those of an entity before the first message, and a diverted 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -71,7 +71,7 @@ class DeclarationBook:
         self._lock = threading.Lock()
         self._exchanges: dict[str, Declaration] = {}
         self._queues: dict[str, Declaration] = {}
-        self._bindings: dict[str, dict[tuple[str, str, str], Declaration]] = {}
+        self._bindings: dict[str, dict[tuple[str, ...], Declaration]] = {}
 
     def note(self, operation: str, arguments: dict[str, Any]) -> Declaration:
         """Remember a declaration if it is a lasting one, and more than a question (``passive``)."""
@@ -91,36 +91,38 @@ class DeclarationBook:
             self._queues[declaration.name] = declaration
         else:
             source = _source_of(declaration)
-            key = (declaration.operation, declaration.name, _routing_key_of(declaration))
+            matched = repr(declaration.arguments.get("arguments") or {})  # a headers exchange has nothing else
+            key = (declaration.operation, declaration.name, _routing_key_of(declaration), matched)
             self._bindings.setdefault(source, {})[key] = declaration
 
     def for_entity(self, entity: Entity) -> list[Declaration]:
         """What has to exist for a message to this entity to arrive, in the order in which to declare it."""
+        needed: list[Declaration] = []
         with self._lock:
-            return list(self._needed(entity, set()))
+            self._collect(entity, needed, {})
+        return needed
 
-    def _needed(self, entity: Entity, seen: set[str]) -> Iterator[Declaration]:
+    def _collect(self, entity: Entity, needed: list[Declaration], known: dict[Entity, bool]) -> bool:
+        """Add what an entity needs; False if nothing of it is known, so that a binding to it is of no use."""
+        if entity in known:
+            return known[entity]
+        known[entity] = True  # for now: exchanges may be bound in a circle
         exchange, routing_key = entity
-        if not exchange:
-            if routing_key in self._queues:
-                yield self._queues[routing_key]
-            return
-        if exchange in seen:
-            return
-        seen.add(exchange)
-        declared = self._exchanges.get(exchange)
+        declared = self._exchanges.get(exchange) if exchange else self._queues.get(routing_key)
         if declared is not None:
-            yield declared
+            needed.append(declared)
+        is_of_use = declared is not None
         direct = declared is not None and (declared.arguments.get("type") or "direct") == "direct"
-        for binding in self._bindings.get(exchange, {}).values():
+        for binding in self._bindings.get(exchange, {}).values() if exchange else ():
             if direct and _routing_key_of(binding) != routing_key:
                 continue
             is_queue = binding.operation == "queue_bind"
             target = Entity("", binding.name) if is_queue else Entity(binding.name, routing_key)
-            needed = list(self._needed(target, seen))
-            if needed:
-                yield from needed
-                yield binding
+            if self._collect(target, needed, known):
+                needed.append(binding)
+                is_of_use = True
+        known[entity] = is_of_use
+        return is_of_use
 
 
 def _source_of(binding: Declaration) -> str:

@@ -138,6 +138,7 @@ class Pairing:
         self._clock = clock
         self._wall_clock = wall_clock
         self._sleep = sleep
+        self._when_closing: list[Callable[[], None]] = []
         self._opening = threading.Lock()
         self._was_opened = False
         patience = 3 * options.send_timeout
@@ -226,12 +227,18 @@ class Pairing:
         if self.closed:
             return
         self.closed = True
+        for stop in self._when_closing:
+            stop()
         self._pinger.close()
         self._senders.close()
         self._backlog_senders.close()
         self.primary.close()
         self.secondary.close()
         self.emit(EventKind.CLOSED)
+
+    def when_closing(self, stop: Callable[[], None]) -> None:
+        """Call ``stop`` when the pairing is closed: what runs on it ends with it."""
+        self._when_closing.append(stop)
 
     def _require_open(self) -> None:
         for namespace in (self.primary, self.secondary):
@@ -371,7 +378,7 @@ class Pairing:
     def _sent(self, message: Message, started: float) -> None:
         if self.circuits:
             self._note(message.entity, self.circuits.succeeded(message.entity))
-        if self._anyone_wants(EventKind.SENT):
+        if self.anyone_wants(EventKind.SENT):
             self._emit_message(EventKind.SENT, message, started, route="primary")
 
     def _try_primary(self, message: Message) -> NamespaceFailure | None:
@@ -561,7 +568,7 @@ class Pairing:
             entity=message.entity.path,
             message_id=stored.message_id,
             route="backlog/" + queue.rsplit("/", 1)[-1],
-            size=stored.size if self._anyone_wants(EventKind.DIVERTED) else None,
+            size=stored.size if self.anyone_wants(EventKind.DIVERTED) else None,
             failure=why.kind.value if why else None,
             seconds=now - diversion.first_attempt,
             first_attempt=diversion.first_attempt,
@@ -642,7 +649,7 @@ class Pairing:
         failure: NamespaceFailure | None = None,
         route: str = "",
     ) -> None:
-        if self._anyone_wants(kind):
+        if self.anyone_wants(kind):
             self.emit(
                 kind,
                 entity=message.entity.path,
@@ -655,12 +662,13 @@ class Pairing:
                 detail=str(failure) if failure else "",
             )
 
-    def _anyone_wants(self, kind: EventKind) -> bool:
+    def anyone_wants(self, kind: EventKind) -> bool:
+        """Whether an event of this kind is worth building."""
         return self.events.wants(kind) or events.everywhere.wants(kind)
 
     def emit(self, kind: EventKind, **facts: Any) -> None:
         """Tell listeners of this pairing, and of all."""
-        if self._anyone_wants(kind):
+        if self.anyone_wants(kind):
             event = Event(kind, self._wall_clock(), self.name, **facts)
             self.events.emit(event)
             events.everywhere.emit(event)

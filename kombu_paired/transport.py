@@ -45,13 +45,14 @@ from kombu.exceptions import BatchPublishError
 from kombu.transport import base, get_transport_cls
 from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.url import maybe_sanitize_url, parse_url
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, stop_any, wait_random_exponential
 
 from kombu_paired.errors import BacklogUnavailable, ConfigurationError, PrimaryUnavailable
 from kombu_paired.message import Message
 from kombu_paired.namespaces.kombu import KombuNamespace, profile_of
 from kombu_paired.options import KOMBU_RETRY_KEYS, PairedNamespaceOptions, default_primary_name, without_secrets
 from kombu_paired.pairing import Pairing, inherit, shared
+from kombu_paired.syphon import Syphon
 
 __all__ = ("Channel", "Connection", "PublishBatch", "Transport", "pairing_of")
 
@@ -165,7 +166,10 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
             **common,
         )
         name = options.primary_name or default_primary_name(self._urls[0])
-        return Pairing(name, options, primary, secondary)
+        pairing = Pairing(name, options, primary, secondary)
+        if options.enable_syphon:
+            Syphon(pairing).start()
+        return pairing
 
     # -- what a consumer uses: the primary's own transport ------------------------------------------------------
 
@@ -206,7 +210,7 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         waiting = Retrying(
             retry=retry_if_exception(is_away),
             wait=wait_random_exponential(multiplier=0.5, max=5.0),
-            stop=stop_after_delay(CONSUMER_PATIENCE) | _stop_if_worker_stops,
+            stop=stop_any(stop_after_delay(CONSUMER_PATIENCE), _stop_if_worker_stops),
             sleep=_sleep_unless_worker_stops,
             before_sleep=self._say_once_that_it_waits,
             reraise=True,

@@ -176,9 +176,8 @@ class KombuNamespace(Namespace):
         return table(exc) or _kind_of_family(exc)
 
     def sender(self) -> Sender:
-        if self._rooms:
-            return self._rooms.make_sender(self)
-        return KombuSender(self)
+        make: Callable[[KombuNamespace], Sender] = self._rooms.make_sender if self._rooms else KombuSender
+        return make(self)
 
     def receiver(self, queue: str, prefetch: int, timeout: float) -> Receiver:
         make = self._rooms.make_receiver if self._rooms else KombuReceiver

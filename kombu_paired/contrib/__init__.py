@@ -1,0 +1,1 @@
+"""What joins the pairing to other libraries; each room imports its own."""

@@ -1,0 +1,140 @@
+"""Celery: workers run the syphon, and signals tell what happens.
+
+::
+
+    app = Celery("shop", broker="paired+amqp://main-broker//")
+    app.conf.broker_transport_options = {"secondary": "amqp://spare-broker//"}
+    kombu_paired.setup(app)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery, bootsteps
+from celery.utils.dispatch import Signal
+from celery.worker.control import Panel
+from click import Option
+
+from kombu_paired import events
+from kombu_paired.errors import ConfigurationError
+from kombu_paired.events import Event, EventKind
+from kombu_paired.options import without_secrets
+from kombu_paired.syphon import Syphon
+from kombu_paired.transport import pairing_of
+
+__all__ = ("SyphonStep", "backlog_unavailable", "diverted", "failed_over", "restored", "setup", "syphoned")
+
+logger = logging.getLogger(__name__)
+
+#: Sent when an entity is failed over. All signals have the pairing's name as sender, and the
+#: :class:`~kombu_paired.events.Event` as ``event``.
+failed_over = Signal(name="failed_over", providing_args={"event"})
+#: Sent when an entity works again.
+restored = Signal(name="restored", providing_args={"event"})
+#: Sent when a message went to a backlog queue.
+diverted = Signal(name="diverted", providing_args={"event"})
+#: Sent when a message came home from a backlog queue.
+syphoned = Signal(name="syphoned", providing_args={"event"})
+#: Sent when neither namespace took a message; the caller gets the exception besides.
+backlog_unavailable = Signal(name="backlog_unavailable", providing_args={"event"})
+
+_SIGNALS = {
+    EventKind.FAILED_OVER: failed_over,
+    EventKind.RESTORED: restored,
+    EventKind.DIVERTED: diverted,
+    EventKind.SYPHONED: syphoned,
+    EventKind.BACKLOG_UNAVAILABLE: backlog_unavailable,
+}
+
+
+class SyphonStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Worker bootstep that runs the syphon beside the consumer, on connections of its own."""
+
+    requires = ("celery.worker.components:Pool",)
+    label = "Syphon"
+
+    def __init__(self, worker: Any, syphon: bool | None = None, **kwargs: Any) -> None:
+        self.enabled = syphon is not False
+        self._syphon: Syphon | None = None
+        super().__init__(worker, **kwargs)
+
+    def include_if(self, worker: Any) -> bool:
+        return self.enabled
+
+    def start(self, worker: Any) -> None:
+        with worker.app.connection_for_write() as connection:
+            try:
+                pairing = pairing_of(connection)
+            except ConfigurationError as exc:
+                logger.warning("no syphon: %s", exc)
+                return
+        self._syphon = Syphon(pairing)
+        self._syphon.start()
+
+    def stop(self, worker: Any) -> None:
+        syphon, self._syphon = self._syphon, None
+        if syphon is not None:
+            syphon.stop()
+
+    terminate = stop
+
+    def info(self, worker: Any) -> dict[str, Any]:
+        running = self._syphon is not None and self._syphon.is_running
+        return {"syphon": {"running": running}}
+
+
+def setup(app: Celery) -> Celery:
+    """Make the workers of an application run the syphon; returns the application.
+
+    Adds the bootstep and the worker options ``--syphon/--no-syphon``, and connects the signals. Calling it twice
+    changes nothing.
+    """
+    app.steps["worker"].add(SyphonStep)
+    options = app.user_options["worker"]
+    if not any(isinstance(each, Option) and each.name == "syphon" for each in options):
+        options.add(
+            Option(
+                ["--syphon/--no-syphon"],
+                default=None,
+                help="Move backlog messages home from the secondary namespace. On by default.",
+            )
+        )
+    events.everywhere.listen(_send_signal, _SIGNALS)
+    _hide_secrets_in_stats()
+    return app
+
+
+def _send_signal(event: Event) -> None:
+    signal = _SIGNALS[event.kind]
+    if signal.receivers:
+        signal.send(sender=event.pairing, event=event)
+
+
+def _hide_secrets_in_stats() -> None:
+    """``celery inspect stats`` shows a broker's host name and options: for a paired one, whole URLs."""
+    stats: Callable[..., Any] = Panel.data["stats"]
+    if getattr(stats, "hides_secrets", False):
+        return
+
+    def stats_without_secrets(state: Any, **kwargs: Any) -> Any:
+        answer = stats(state, **kwargs)
+        broker = answer.get("broker") if isinstance(answer, dict) else None
+        if isinstance(broker, dict):
+            broker.update(_shown(broker))
+        return answer
+
+    stats_without_secrets.hides_secrets = True  # type: ignore[attr-defined]
+    Panel.data["stats"] = stats_without_secrets
+
+
+def _shown(broker: dict[str, Any]) -> dict[str, Any]:
+    options = broker.get("transport_options") or {}
+    if "secondary" not in options:
+        return {}
+    hidden = {"primary_options", "secondary_options"}
+    shown = {key: value for key, value in options.items() if key not in hidden}
+    shown["secondary"] = without_secrets(options["secondary"])
+    return {"hostname": without_secrets(str(broker.get("hostname"))), "transport_options": shown}
