@@ -222,13 +222,12 @@ class AmqpSender(Sender):
     def send(self, message: Message, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         channel = self._open(timeout)
-        sent_before = self.link.connection.bytes_sent
+        number = None  # while it is None, the broker cannot have got the whole of the message
         try:
             number = self._begin(channel, message, message.mandatory, deadline)
             self._await_confirms(deadline)
         except Exception as exc:
-            written = self.link.connection is None or self.link.connection.bytes_sent != sent_before
-            raise self._broken(exc, maybe_stored=written) from exc
+            raise self._broken(exc, maybe_stored=number is not None) from exc
         if self._outcomes:
             failure = self._outcomes.pop(number, None)
             if failure is not None:

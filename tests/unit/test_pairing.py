@@ -1,0 +1,468 @@
+"""The send path, on two namespaces that fail as they are told to, and a clock that moves when it is told to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from kombu_paired.circuit import CircuitState
+from kombu_paired.declarations import Declaration, Entity
+from kombu_paired.errors import (
+    BacklogUnavailable,
+    ConfigurationError,
+    NamespaceFailure,
+    NamespaceUnauthorized,
+    PairingClosed,
+    PrimaryUnavailable,
+)
+from kombu_paired.events import Event, EventKind
+from kombu_paired.failures import FailureKind
+from kombu_paired.message import Message, diversion_of, from_backlog
+from kombu_paired.namespaces.base import BacklogDepth, Namespace, Receiver, Sender
+from kombu_paired.options import PairedNamespaceOptions
+from kombu_paired.pairing import FRESH, THROTTLE_WAITS, Pairing
+
+COUNTED = [kind for kind in FailureKind if kind.counts]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class ScriptedNamespace(Namespace):
+    """Answers each send with the next failure of its script, or takes the message."""
+
+    def __init__(self, side: str) -> None:
+        self.side, self.uri = side, f"scripted://{side}"
+        self.script: list[NamespaceFailure | None] = []
+        self.always: NamespaceFailure | None = None
+        self.failing_queues: set[str] = set()
+        self.stored: list[Message] = []
+        self.declared: list[Declaration] = []
+        self.attempts = 0
+        self.missing_queues: set[str] = set()
+
+    def failure(self, kind: FailureKind, **facts: Any) -> NamespaceFailure:
+        return NamespaceFailure(kind, self.label, ConnectionError(f"{self.side} {kind.value}"), **facts)
+
+    def take(self, message: Message) -> None:
+        self.attempts += 1
+        failure = self.script.pop(0) if self.script else self.always
+        if failure is None and message.routing_key in self.failing_queues:
+            failure = self.failure(FailureKind.FAULT)
+        if failure is not None:
+            raise failure
+        self.stored.append(message)
+
+    def kind_of(self, exc: BaseException) -> FailureKind:
+        return FailureKind.UNREACHABLE
+
+    def sender(self) -> Sender:
+        return ScriptedSender(self)
+
+    def receiver(self, queue: str, prefetch: int, timeout: float) -> Receiver:
+        raise NotImplementedError
+
+    def probe(self, entity: Entity | None, timeout: float) -> None:
+        if self.always is not None:
+            raise self.always
+
+    def ensure_backlog_queues(self, names: Sequence[str], create: bool, timeout: float) -> list[str]:
+        if self.always is not None:
+            raise self.always
+        return [name for name in names if create or name not in self.missing_queues]
+
+    def backlog_depths(self, names: Sequence[str], timeout: float) -> list[BacklogDepth]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ScriptedSender(Sender):
+    def __init__(self, namespace: ScriptedNamespace) -> None:
+        super().__init__()
+        self.namespace, self.fresh = namespace, True
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.fresh
+
+    def send(self, message: Message, timeout: float) -> None:
+        try:
+            self.namespace.take(message)
+        except NamespaceFailure:
+            self.fresh = True
+            raise
+        self.fresh = False
+
+    def send_batch(self, messages: Sequence[Message], timeout: float) -> list[NamespaceFailure | None]:
+        outcomes: list[NamespaceFailure | None] = []
+        for message in messages:
+            try:
+                self.namespace.take(message)
+                outcomes.append(None)
+            except NamespaceFailure as failure:
+                outcomes.append(failure)
+        return outcomes
+
+    def declare(self, declarations: Iterable[Declaration], timeout: float) -> Any:
+        if self.namespace.always is not None:
+            raise self.namespace.always
+        self.namespace.declared.extend(declarations)
+        return "declared"
+
+    def close(self) -> None:
+        self.fresh = True
+
+    drop = close
+
+
+class World:
+    def __init__(self, **options: Any) -> None:
+        self.clock = Clock()
+        self.primary, self.secondary = ScriptedNamespace("primary"), ScriptedNamespace("secondary")
+        settings = {"secondary": "scripted://secondary", "backlog_queue_count": 3, **options}
+        self.pairing = Pairing(
+            "contoso",
+            PairedNamespaceOptions(**settings),
+            self.primary,
+            self.secondary,
+            clock=self.clock,
+            wall_clock=self.clock,
+            sleep=self.clock.sleep,
+        )
+        self.events: list[Event] = []
+        self.pairing.events.listen(self.events.append)
+
+    def send(self, queue: str = "orders", **facts: Any) -> Message:
+        properties = {"delivery_mode": facts.pop("delivery_mode", 2)}
+        message = Message("{}", "", queue, properties=properties, **facts)
+        self.pairing.send(message)
+        return message
+
+    def kinds(self) -> list[EventKind]:
+        return [event.kind for event in self.events]
+
+    def close(self) -> None:
+        self.pairing.close()
+
+
+@pytest.fixture
+def world() -> Any:
+    made = World()
+    yield made
+    made.close()
+
+
+def test_a_healthy_message_goes_to_the_primary_unchanged(world: World) -> None:
+    message = world.send()
+    assert world.primary.stored == [message]
+    assert world.primary.stored[0] is message
+    assert world.secondary.attempts == 0
+
+
+@pytest.mark.parametrize("kind", COUNTED)
+def test_a_counted_failure_diverts_the_message_and_suspects_the_entity(world: World, kind: FailureKind) -> None:
+    world.primary.always = world.primary.failure(kind)
+    world.send()
+    [stored] = world.secondary.stored
+    assert stored.routing_key.startswith("contoso/x-servicebus-transfer/")
+    assert from_backlog(stored, world.clock()).routing_key == "orders"
+    assert world.pairing.circuits.state(Entity("", "orders")) is CircuitState.SUSPECT
+    assert world.pairing.circuits.state(Entity("", "mails")) is CircuitState.HEALTHY
+
+
+def test_an_answer_that_never_came_marks_the_copy_as_maybe_duplicate(world: World) -> None:
+    world.primary.script = [world.primary.failure(FailureKind.TIMEOUT, maybe_stored=True)]
+    world.send()
+    world.primary.script = [world.primary.failure(FailureKind.UNREACHABLE, whole_namespace=True)]
+    world.send()
+    assert [diversion_of(each).maybe_duplicate for each in world.secondary.stored] == [True, False]
+
+
+def test_after_the_interval_the_primary_is_not_touched(world: World) -> None:
+    world.primary.always = world.primary.failure(FailureKind.FAULT)
+    world.send()
+    world.clock.sleep(world.pairing.options.failover_interval)
+    attempts = world.primary.attempts
+    world.send()
+    assert world.primary.attempts == attempts
+    assert len(world.secondary.stored) == 2
+    assert EventKind.FAILED_OVER in world.kinds()
+
+
+def test_a_namespace_that_cannot_be_reached_costs_one_try_for_all_entities(world: World) -> None:
+    world.primary.always = world.primary.failure(FailureKind.UNREACHABLE, whole_namespace=True)
+    for number in range(50):
+        world.send(f"queue-{number}")
+    assert world.primary.attempts == 1
+    assert len(world.secondary.stored) == 50
+    assert len(world.pairing.circuits.states()) == 50, "each counts its failure"
+    world.clock.sleep(FRESH)
+    world.send("queue-1")
+    assert world.primary.attempts == 2, "a stale failure is tried again by one"
+
+
+def test_an_old_connection_that_died_in_its_sleep_is_no_failure(world: World) -> None:
+    world.send()
+    world.primary.script = [world.primary.failure(FailureKind.UNREACHABLE)]
+    world.send()
+    assert len(world.primary.stored) == 2
+    assert world.secondary.attempts == 0
+    assert not world.pairing.circuits
+
+
+def test_a_message_that_may_be_stored_is_not_sent_to_the_primary_again(world: World) -> None:
+    world.send()
+    world.primary.script = [world.primary.failure(FailureKind.UNREACHABLE, maybe_stored=True)]
+    world.send()
+    assert len(world.primary.stored) == 1
+    assert diversion_of(world.secondary.stored[0]).maybe_duplicate
+
+
+def test_throttled_waits_and_sends_again_and_does_not_count(world: World) -> None:
+    before = world.clock()
+    world.primary.script = [world.primary.failure(FailureKind.THROTTLED)] * 2
+    world.send()
+    assert world.clock() - before == 2 * world.pairing.options.throttle_wait
+    assert len(world.primary.stored) == 1
+    assert not world.pairing.circuits
+
+
+def test_a_primary_that_stays_busy_gets_no_more_waiting_and_the_message_is_diverted(world: World) -> None:
+    before = world.clock()
+    world.primary.always = world.primary.failure(FailureKind.THROTTLED)
+    world.send()
+    assert world.clock() - before == THROTTLE_WAITS * world.pairing.options.throttle_wait
+    assert len(world.secondary.stored) == 1
+    assert not world.pairing.circuits
+
+
+def test_wrong_credentials_raise_at_once_say_which_side_and_divert_nothing(world: World) -> None:
+    world.primary.always = world.primary.failure(FailureKind.UNAUTHORIZED)
+    with pytest.raises(NamespaceUnauthorized, match=r"primary namespace.*broker_url"):
+        world.send()
+    assert world.secondary.attempts == 0
+    world.primary.always = world.primary.failure(FailureKind.FAULT)
+    world.secondary.always = world.secondary.failure(FailureKind.UNAUTHORIZED)
+    with pytest.raises(NamespaceUnauthorized, match=r"secondary namespace.*option secondary"):
+        world.send()
+
+
+def test_a_rejected_message_raises_what_the_plain_transport_would(world: World) -> None:
+    failure = world.primary.failure(FailureKind.REJECTED)
+    world.primary.always = failure
+    with pytest.raises(ConnectionError) as caught:
+        world.send()
+    assert caught.value is failure.cause
+    assert world.secondary.attempts == 0
+
+
+def test_a_missing_entity_is_declared_once_and_the_message_sent_again(world: World) -> None:
+    world.pairing.declare("queue_declare", {"queue": "orders", "durable": True})
+    world.primary.declared.clear()
+    world.primary.script = [world.primary.failure(FailureKind.MISSING)]
+    world.send()
+    assert len(world.primary.stored) == 1
+    assert [each.name for each in world.primary.declared] == ["orders", "orders"], "at first use, and again"
+    world.primary.always = world.primary.failure(FailureKind.MISSING)
+    with pytest.raises(ConnectionError):
+        world.send("nobody-declared-it")
+
+
+def test_transient_messages_are_never_diverted(world: World) -> None:
+    failure = world.primary.failure(FailureKind.UNREACHABLE, whole_namespace=True)
+    world.primary.always = failure
+    with pytest.raises(ConnectionError) as caught:
+        world.send(delivery_mode=1)
+    assert caught.value is failure.cause
+    with pytest.raises(PrimaryUnavailable):
+        world.send(delivery_mode=1)
+    assert world.primary.attempts == 1, "what is known is not found out again"
+    assert world.secondary.attempts == 0
+
+
+def test_the_caller_sees_the_failure_while_suspect_if_so_set() -> None:
+    world = World(divert_while_suspect=False)
+    failure = world.primary.failure(FailureKind.FAULT)
+    world.primary.always = failure
+    with pytest.raises(ConnectionError) as caught:
+        world.send()
+    assert caught.value is failure.cause
+    world.clock.sleep(10)
+    world.send()
+    assert len(world.secondary.stored) == 1
+    world.close()
+
+
+def test_a_failing_backlog_queue_is_pulled_and_another_takes_the_message(world: World) -> None:
+    world.primary.always = world.primary.failure(FailureKind.FAULT)
+    world.send()
+    first = world.secondary.stored[0].routing_key
+    world.secondary.failing_queues = {first}
+    world.send()
+    assert world.secondary.stored[1].routing_key != first
+    assert world.pairing.rotation.pulled() == [first]
+    assert EventKind.BACKLOG_PULLED in world.kinds()
+
+
+def test_both_down_names_both_failures_and_pulls_nothing(world: World) -> None:
+    world.pairing.open()
+    world.primary.always = world.primary.failure(FailureKind.UNREACHABLE, whole_namespace=True)
+    world.secondary.always = world.secondary.failure(FailureKind.UNREACHABLE, whole_namespace=True)
+    with pytest.raises(BacklogUnavailable, match=r"primary unreachable.*secondary unreachable"):
+        world.send()
+    assert not world.pairing.rotation.pulled()
+    with pytest.raises(BacklogUnavailable):
+        world.pairing.require_sendable()
+    world.clock.sleep(FRESH)
+    world.pairing.require_sendable()
+    world.secondary.always = None
+    world.send()
+    assert len(world.secondary.stored) == 1
+
+
+def test_a_secondary_that_is_away_at_first_is_tried_again_when_it_is_needed(world: World) -> None:
+    world.secondary.always = world.secondary.failure(FailureKind.UNREACHABLE, whole_namespace=True)
+    world.pairing.open()
+    assert world.pairing.backlog_queue_count == 0
+    world.send()
+    world.secondary.always = None
+    world.primary.always = world.primary.failure(FailureKind.FAULT)
+    world.clock.sleep(FRESH)
+    world.send()
+    assert world.pairing.backlog_queue_count == 3
+
+
+def test_opening_counts_what_is_usable_and_refuses_none() -> None:
+    world = World(create_backlog_queues=False)
+    names = world.pairing.backlog_queue_names
+    world.secondary.missing_queues = set(names[1:])
+    world.pairing.open()
+    assert world.pairing.backlog_queue_count == 1
+    world.close()
+    empty = World(create_backlog_queues=False)
+    empty.secondary.missing_queues = set(names)
+    with pytest.raises(ConfigurationError, match="create_backlog_queues"):
+        empty.pairing.open()
+    empty.close()
+
+
+def test_declarations_are_noted_while_the_primary_is_away_and_travel_with_the_message(world: World) -> None:
+    world.primary.always = world.primary.failure(FailureKind.UNREACHABLE, whole_namespace=True)
+    assert world.pairing.declare("queue_declare", {"queue": "orders", "durable": True}) is None
+    world.send()
+    [declaration] = diversion_of(world.secondary.stored[0]).declarations
+    assert (declaration.operation, declaration.name) == ("queue_declare", "orders")
+
+
+def test_nothing_is_sent_through_a_closed_pairing(world: World) -> None:
+    world.pairing.close()
+    with pytest.raises(PairingClosed):
+        world.send()
+
+
+def test_one_of_many_threads_tries_a_stale_primary(world: World) -> None:
+    world.pairing.open()
+    world.primary.always = world.primary.failure(FailureKind.UNREACHABLE, whole_namespace=True)
+    world.send()
+    threads = [threading.Thread(target=world.send, args=(f"queue-{n}",)) for n in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert world.primary.attempts == 1
+    assert len(world.secondary.stored) == 17
+
+
+@given(st.lists(st.sampled_from([None, *COUNTED]), max_size=12))
+@settings(max_examples=50, deadline=None)
+def test_a_batch_loses_nothing_whatever_happens_to_its_messages(outcomes: list[FailureKind | None]) -> None:
+    world = World()
+    world.primary.script = [kind and world.primary.failure(kind) for kind in outcomes]
+    messages = [Message(str(n), "", f"queue-{n % 3}", properties={"delivery_mode": 2}) for n in range(len(outcomes))]
+    world.pairing.send_batch(messages)
+    bodies = [each.body for each in (*world.primary.stored, *world.secondary.stored)]
+    assert sorted(bodies) == sorted(each.body for each in messages)
+    world.close()
+
+
+class SendPath(RuleBasedStateMachine):
+    """No sequence of successes and failures loses a message, uses a failed-over primary, or a pulled queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(ping_interval=1800)
+        self.world.pairing.open()
+        self.returned: list[str] = []
+        self.number = 0
+
+    @rule(
+        entity=st.sampled_from(["orders", "mails"]),
+        primary=st.lists(st.sampled_from([None, *FailureKind]), max_size=3),
+        whole=st.booleans(),
+        stored=st.booleans(),
+        secondary=st.lists(st.sampled_from([None, FailureKind.FAULT, FailureKind.TIMEOUT]), max_size=2),
+    )
+    def send(
+        self,
+        entity: str,
+        primary: list[FailureKind | None],
+        whole: bool,
+        stored: bool,
+        secondary: list[FailureKind | None],
+    ) -> None:
+        world, body = self.world, str(self.number)
+        self.number += 1
+        world.primary.script = [
+            kind and world.primary.failure(kind, whole_namespace=whole and kind.counts, maybe_stored=stored)
+            for kind in primary
+        ]
+        world.secondary.script = [kind and world.secondary.failure(kind) for kind in secondary]
+        was_failed_over = world.pairing.circuits.state(Entity("", entity)) is CircuitState.FAILED_OVER
+        attempts, pulled = world.primary.attempts, world.pairing.rotation.pulled()
+        kept_before = len(world.secondary.stored)
+        try:
+            world.pairing.send(Message(body, "", entity, properties={"delivery_mode": 2}))
+        except (BacklogUnavailable, NamespaceUnauthorized, ConnectionError):
+            pass  # the caller knows, and still has the message
+        else:
+            self.returned.append(body)
+        if was_failed_over:
+            assert world.primary.attempts == attempts, "a failed-over primary was used"
+        for kept in world.secondary.stored[kept_before:]:
+            assert kept.routing_key not in pulled, "a pulled queue was used"
+
+    @rule(seconds=st.sampled_from([0.5, 2.0, 5.0, 10.0, 60.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.world.clock.sleep(seconds)
+
+    @rule(entity=st.sampled_from(["orders", "mails"]))
+    def restore(self, entity: str) -> None:
+        self.world.pairing.mark_healthy(Entity("", entity))
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        there = {each.body for each in (*self.world.primary.stored, *self.world.secondary.stored)}
+        assert set(self.returned) <= there
+
+    def teardown(self) -> None:
+        self.world.close()
+
+
+TestSendPath = SendPath.TestCase
+TestSendPath.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
