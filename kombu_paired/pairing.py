@@ -637,6 +637,8 @@ class Pairing:
         else:
             logger.warning("pairing %s: %s is restored %s", self.name, path, why)
             self._pinger.forget(entity)
+            if self.circuits.state(entity) is CircuitState.FAILED_OVER:  # another thread's failure came in between
+                self._pinger.watch(entity)
             self.emit(EventKind.RESTORED, entity=path, detail=why)
         return transition
 

@@ -37,6 +37,8 @@ class Pinger:
         self._clock = clock
         self._changed = threading.Condition()
         self._due: dict[Entity, float] = {}
+        #: Being pinged, and not yet forgotten or watched anew meanwhile.
+        self._pinging: Entity | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -55,6 +57,8 @@ class Pinger:
         """Ping it no more."""
         with self._changed:
             self._due.pop(entity, None)
+            if self._pinging == entity:
+                self._pinging = None
             self._changed.notify()
 
     def close(self) -> None:
@@ -82,6 +86,8 @@ class Pinger:
                 entity, due = min(self._due.items(), key=lambda item: item[1])
                 wait = due - self._clock()
                 if wait <= 0:
+                    del self._due[entity]
+                    self._pinging = entity
                     return entity
                 self._changed.wait(wait)
             self._thread = None
@@ -89,12 +95,12 @@ class Pinger:
 
     def _reschedule(self, entity: Entity, works: bool) -> None:
         with self._changed:
+            is_watched, self._pinging = self._pinging == entity, None
             if works:
-                self._due.pop(entity, None)
                 # A namespace that is back is back for all: no need for the others to wait their turn.
-                self._due = dict.fromkeys(self._due, self._clock())
-            elif entity in self._due:
-                self._due[entity] = self._next_time()
+                self._due.update({other: self._clock() for other in self._due if other != entity})
+            elif is_watched and not self._closed:
+                self._due.setdefault(entity, self._next_time())
 
     def _next_time(self) -> float:
         return self._clock() + self._interval * random.uniform(1 - JITTER, 1 + JITTER)

@@ -46,6 +46,7 @@ from kombu.transport import base, get_transport_cls
 from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.url import maybe_sanitize_url, parse_url
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, stop_any, wait_random_exponential
+from tenacity.stop import stop_base
 
 from kombu_paired.errors import BacklogUnavailable, ConfigurationError, PrimaryUnavailable
 from kombu_paired.message import Message
@@ -128,7 +129,7 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         _check_sides(self._urls[0], self._options)
         self._key = _pairing_key(client, self._urls)
         self._consumer_client: KombuConnection | None = None
-        self._mirror(get_transport_cls(self._new_consumer_client().transport_cls))
+        self._mirror(KombuConnection(self._urls[0]).get_transport_cls())
 
     def _mirror(self, driver: type[base.Transport]) -> None:
         """Look like the primary's own transport."""
@@ -173,27 +174,13 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
 
     # -- what a consumer uses: the primary's own transport ------------------------------------------------------
 
-    def _new_consumer_client(self) -> KombuConnection:
-        """A plain connection to the primary, with the options a plain user would give, but none without a limit."""
-        wanted = dict(self._options.primary_options)
-        client = KombuConnection(
-            self._urls[0],
-            transport_options=wanted,
-            heartbeat=self.client.heartbeat,
-            **_connect_arguments(self.client),
-        )
-        if self.client.connect_timeout:
-            client.connect_timeout = self.client.connect_timeout
-        if client.transport_cls in ("redis", "rediss", "sentinel"):
-            wanted.setdefault("socket_connect_timeout", client.connect_timeout)
-            wanted.setdefault("socket_timeout", max(self._options.send_timeout, 5.0))
-        return client
-
     @property
     def primary_transport(self) -> base.Transport:
         """The primary's own transport; not connected until a consumer needs it."""
         if self._consumer_client is None:
-            self._consumer_client = self._new_consumer_client()
+            self._consumer_client = self.pairing.primary.consumer_client(
+                heartbeat=self.client.heartbeat, connect_timeout=self.client.connect_timeout
+            )
         return self._consumer_client.transport
 
     def connect_to_primary(self) -> Any:
@@ -210,7 +197,7 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         waiting = Retrying(
             retry=retry_if_exception(is_away),
             wait=wait_random_exponential(multiplier=0.5, max=5.0),
-            stop=stop_any(stop_after_delay(CONSUMER_PATIENCE), _stop_if_worker_stops),
+            stop=stop_any(stop_after_delay(CONSUMER_PATIENCE), _StopIfWorkerStops()),
             sleep=_sleep_unless_worker_stops,
             before_sleep=self._say_once_that_it_waits,
             reraise=True,
@@ -221,7 +208,7 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         try:
             return self.primary_transport.establish_connection()
         except Exception:
-            self._urls.append(self._urls.pop(0))
+            self.pairing.primary.try_next_url()
             self._consumer_client = None  # a transport that failed to connect keeps half-made channels
             raise
 
@@ -230,7 +217,7 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
             logger.warning(
                 "the primary namespace %s is away (%r): consuming waits for it; messages that are sent meanwhile go to "
                 "the backlog",
-                self.as_uri(self._urls[0]),
+                self.pairing.primary.uri,
                 state.outcome.exception(),
             )
 
@@ -354,7 +341,7 @@ class Connection:
         primary, self.primary = self.primary, None
         try:
             if primary is not None:
-                _bound_sockets(primary, GOODBYE)
+                self.transport.pairing.primary.hurry(primary, GOODBYE)
                 self.transport.primary_transport.close_connection(primary)
         finally:
             self._end()
@@ -364,7 +351,7 @@ class Connection:
         primary, self.primary = self.primary, None
         try:
             if primary is not None:
-                _bound_sockets(primary, GOODBYE)
+                self.transport.pairing.primary.hurry(primary, GOODBYE)
                 driver = self.transport.primary_transport
                 getattr(driver, "_collect", driver.close_connection)(primary)
         finally:
@@ -670,19 +657,6 @@ def _channel_class(transport: base.Transport) -> Any:
     return getattr(transport, "Channel", None) or getattr(transport, "Connection", base).Channel
 
 
-def _bound_sockets(primary: Any, seconds: float) -> None:
-    """Let no answer that closing waits for take longer than this."""
-    sock = getattr(getattr(primary, "_transport", None), "sock", None)
-    if sock is not None:
-        sock.settimeout(seconds)
-    for channel in getattr(primary, "channels", None) or ():
-        cached = getattr(channel, "__dict__", {})
-        for name in ("client", "subclient"):
-            sock = getattr(getattr(cached.get(name), "connection", None), "_sock", None)
-            if sock is not None:
-                sock.settimeout(seconds)
-
-
 def _worker_is_told_to_stop() -> bool:
     """Whether this is a Celery worker that was told to stop.
 
@@ -693,8 +667,9 @@ def _worker_is_told_to_stop() -> bool:
     return any(flag is not None and flag is not False for flag in flags)
 
 
-def _stop_if_worker_stops(state: RetryCallState) -> bool:
-    return _worker_is_told_to_stop()
+class _StopIfWorkerStops(stop_base):
+    def __call__(self, retry_state: RetryCallState) -> bool:
+        return _worker_is_told_to_stop()
 
 
 def _sleep_unless_worker_stops(seconds: float) -> None:

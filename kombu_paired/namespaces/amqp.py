@@ -74,14 +74,32 @@ def kind_of(exc: BaseException) -> FailureKind | None:
     if isinstance(exc, BrokerBlocked | MessageNacked):
         return FailureKind.FAULT
     if isinstance(exc, amqp.AMQPError):
-        if exc.code == 404 and "down or inaccessible" in str(exc):
+        code = exc.reply_code or exc.code  # py-amqp has no class for a returned message (312)
+        if code == 404 and "down or inaccessible" in str(exc):
             return FailureKind.FAULT  # a cluster node that hosts the queue is away
         if "timed out" in str(exc):
             return FailureKind.TIMEOUT
-        return _CODES.get(exc.code, FailureKind.UNREACHABLE)
+        return _CODES.get(code, FailureKind.UNREACHABLE)
     if isinstance(exc, AttributeError):
         return FailureKind.UNREACHABLE  # py-amqp's answer when the connection vanished under a call
     return None
+
+
+def concerns_all(exc: BaseException) -> bool:
+    """Whether an exception tells of the whole broker."""
+    return isinstance(exc, BrokerBlocked)
+
+
+def consumer_options(connect_timeout: float, send_timeout: float) -> dict[str, Any]:
+    """Transport options of a consumer's connection, unless the user gives others."""
+    return {}
+
+
+def hurry(connection: Any, seconds: float) -> None:
+    """Let no answer take longer than this."""
+    sock = getattr(connection._transport, "sock", None)
+    if sock is not None:
+        sock.settimeout(seconds)
 
 
 def make_link(namespace: KombuNamespace) -> AmqpLink:
@@ -103,10 +121,10 @@ class AmqpLink(Link):
 
     def connect_options(self, patience: float) -> dict[str, Any]:
         self.blocked = None
-        return {"on_blocked": self._on_blocked, "on_unblocked": self._on_unblocked, "read_timeout": patience}
+        return {"on_blocked": self._on_blocked, "on_unblocked": self._on_unblocked}
 
     def connected(self) -> None:
-        # read_timeout bounds the handshake (TLS too); from here on each call brings its own bound.
+        # connect_timeout bounds the handshake, TLS too; from here on each call brings its own bound.
         self.connection.transport.sock.settimeout(None)
 
     def _on_blocked(self, reason: str) -> None:

@@ -180,6 +180,18 @@ class Namespace(ABC):
         """What kind of failure an exception of its driver is."""
 
     @abstractmethod
+    def consumer_client(self, heartbeat: float | None, connect_timeout: float | None) -> Any:
+        """A plain Kombu connection for consuming, not connected; only a primary is asked for one."""
+
+    @abstractmethod
+    def hurry(self, connection: Any, seconds: float) -> None:
+        """Let no answer that a consumer's connection waits for, while it closes, take longer than this."""
+
+    @abstractmethod
+    def try_next_url(self) -> None:
+        """The address in use does not answer: the next link tries another one, if the broker has several."""
+
+    @abstractmethod
     def sender(self) -> Sender:
         """A new link; it connects when it is first used."""
 

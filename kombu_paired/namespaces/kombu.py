@@ -57,7 +57,6 @@ class Profile:
         tested: the conformance suite runs against it.
         rooms: import path of the module with its links, or None for the ones of this module.
         max_message_size: bytes a broker of this kind accepts; None if it depends.
-        needs: transport options it gets unless the user gives others.
     """
 
     confirmed: bool = True
@@ -67,7 +66,6 @@ class Profile:
     tested: bool = False
     rooms: str | None = None
     max_message_size: int | None = None
-    needs: Mapping[str, Any] | None = None
 
 
 _RABBITMQ = Profile(routed=True, keeps_unsettled=True, tested=True, rooms="kombu_paired.namespaces.amqp")
@@ -142,12 +140,23 @@ class KombuNamespace(Namespace):
 
     def new_client(self, **transport_options: Any) -> Connection:
         """A Kombu connection to it, not connected; ``transport_options`` win over the configured ones."""
-        arguments = dict(self._connect_arguments)
-        wanted = {**(self.profile.needs or {}), **transport_options, **self._transport_options}
-        return Connection(self._urls[0], transport_options=wanted, **arguments)
+        wanted = {**self._transport_options, **transport_options}
+        return Connection(self._urls[0], transport_options=wanted, **self._connect_arguments)
+
+    def consumer_client(self, heartbeat: float | None, connect_timeout: float | None) -> Connection:
+        client = self.new_client()
+        client.heartbeat = heartbeat or 0
+        client.connect_timeout = connect_timeout or client.connect_timeout
+        if self._rooms:
+            for option, value in self._rooms.consumer_options(client.connect_timeout, self.send_timeout).items():
+                client.transport_options.setdefault(option, value)
+        return client
+
+    def hurry(self, connection: Any, seconds: float) -> None:
+        if self._rooms:
+            self._rooms.hurry(connection, seconds)
 
     def try_next_url(self) -> None:
-        """The address in use does not answer: the next link tries another one of the cluster."""
         self._urls.rotate(-1)
 
     def failure(
@@ -159,21 +168,27 @@ class KombuNamespace(Namespace):
         whole_namespace: bool = False,
     ) -> NamespaceFailure:
         """The failure that an exception of the driver stands for."""
-        chosen = self._classify(exc) if self._classify and isinstance(exc, Exception) else None
-        chosen = chosen or kind or self.kind_of(exc)
+        chosen = self._classified(exc) or kind or self.kind_of(exc)
         return NamespaceFailure(
             chosen,
             self.label,
             exc,
             maybe_stored=maybe_stored and chosen.counts,
-            whole_namespace=whole_namespace and chosen.counts,
+            whole_namespace=(whole_namespace or self._concerns_all(exc)) and chosen.counts,
         )
 
+    def _concerns_all(self, exc: BaseException) -> bool:
+        """Whether the broker as a whole is at fault: full, in alarm, loading, a replica."""
+        return bool(self._rooms and self._rooms.concerns_all(exc))
+
     def kind_of(self, exc: BaseException) -> FailureKind:
-        """The kind of an exception, by the driver's table first and by its family else."""
+        """The kind of an exception: the user's word, else the driver's table, else its family."""
         table: Callable[[BaseException], FailureKind | None]
         table = self._rooms.kind_of if self._rooms else _kind_of_other_drivers
-        return table(exc) or _kind_of_family(exc)
+        return self._classified(exc) or table(exc) or _kind_of_family(exc)
+
+    def _classified(self, exc: BaseException) -> FailureKind | None:
+        return self._classify(exc) if self._classify and isinstance(exc, Exception) else None
 
     def sender(self) -> Sender:
         make: Callable[[KombuNamespace], Sender] = self._rooms.make_sender if self._rooms else KombuSender
@@ -548,6 +563,7 @@ def _kind_of_family(exc: BaseException) -> FailureKind:
 _AWS_CODES = {
     "AccessDenied": FailureKind.UNAUTHORIZED,
     "AccessDeniedException": FailureKind.UNAUTHORIZED,
+    "ExpiredToken": FailureKind.UNAUTHORIZED,
     "InvalidClientTokenId": FailureKind.UNAUTHORIZED,
     "SignatureDoesNotMatch": FailureKind.UNAUTHORIZED,
     "UnrecognizedClientException": FailureKind.UNAUTHORIZED,

@@ -50,6 +50,16 @@ _WORDS = {
     "WRONGTYPE": FailureKind.REJECTED,
 }
 
+#: redis-py has classes for some error replies, and takes the first word off those.
+_FAULTS = (
+    exceptions.OutOfMemoryError,
+    exceptions.ReadOnlyError,
+    exceptions.BusyLoadingError,
+    exceptions.ClusterDownError,
+    exceptions.MasterDownError,
+    exceptions.TryAgainError,
+)
+
 #: Takes up to ARGV[1] messages from the priority lists KEYS[3..], and locks each under a token. What was locked for
 #: more than ARGV[2] ms goes back to the front first.
 _RECEIVE = """
@@ -84,10 +94,10 @@ def kind_of(exc: BaseException) -> FailureKind | None:
         return None
     if isinstance(exc, exceptions.TimeoutError):
         return FailureKind.TIMEOUT
-    word = str(exc).split(" ", 1)[0]
+    word = _reply(exc).split(" ", 1)[0]
     if word in _WORDS:
         return _WORDS[word]
-    if isinstance(exc, exceptions.OutOfMemoryError | exceptions.ReadOnlyError | exceptions.BusyLoadingError):
+    if isinstance(exc, _FAULTS):
         return FailureKind.FAULT
     if isinstance(exc, exceptions.AuthenticationError | exceptions.AuthorizationError | exceptions.NoPermissionError):
         return FailureKind.UNAUTHORIZED
@@ -96,6 +106,45 @@ def kind_of(exc: BaseException) -> FailureKind | None:
     if isinstance(exc, exceptions.DataError | exceptions.ResponseError):
         return FailureKind.REJECTED
     return FailureKind.FAULT
+
+
+def concerns_all(exc: BaseException) -> bool:
+    """Whether an exception tells of the whole server: full, loading, a replica, or unable to save."""
+    return kind_of(exc) is FailureKind.FAULT
+
+
+def consumer_options(connect_timeout: float, send_timeout: float) -> dict[str, Any]:
+    """Transport options of a consumer's connection, unless the user gives others: none of its sockets waits for ever.
+
+    ``BRPOP`` answers within a second, so five are enough for any reply.
+    """
+    return {"socket_connect_timeout": connect_timeout, "socket_timeout": max(send_timeout, 5.0)}
+
+
+def hurry(connection: Any, seconds: float) -> None:
+    """Let no answer take longer than this, on open sockets and on those still to come."""
+    for channel in list(connection.channels):
+        cached = channel.__dict__
+        for name in ("client", "subclient"):
+            _hurry_connection(getattr(cached.get(name), "connection", None), seconds)
+        pool = cached.get("_pool")
+        if pool is not None:
+            pool.connection_kwargs.update(socket_timeout=seconds, socket_connect_timeout=seconds)
+            for idle in list(pool._available_connections):
+                _hurry_connection(idle, seconds)
+
+
+def _hurry_connection(connection: Any, seconds: float) -> None:
+    if connection is not None:
+        connection.socket_timeout = connection.socket_connect_timeout = seconds
+        if connection._sock is not None:
+            connection._sock.settimeout(seconds)
+
+
+def _reply(exc: BaseException) -> str:
+    """What the server said, without the words in which redis-py says which command of a pipeline failed."""
+    text = str(exc)
+    return text.rpartition(" of pipeline caused error: ")[2] if text.startswith("Command # ") else text
 
 
 def make_link(namespace: KombuNamespace) -> RedisLink:

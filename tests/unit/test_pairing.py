@@ -70,6 +70,15 @@ class ScriptedNamespace(Namespace):
     def kind_of(self, exc: BaseException) -> FailureKind:
         return FailureKind.UNREACHABLE
 
+    def consumer_client(self, heartbeat: float | None, connect_timeout: float | None) -> Any:
+        raise NotImplementedError
+
+    def hurry(self, connection: Any, seconds: float) -> None:
+        raise NotImplementedError
+
+    def try_next_url(self) -> None:
+        raise NotImplementedError
+
     def sender(self) -> Sender:
         return ScriptedSender(self)
 
