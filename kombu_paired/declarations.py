@@ -7,7 +7,7 @@ the primary repeats those of an entity before the first message, and a diverted 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -94,6 +94,35 @@ class DeclarationBook:
             matched = repr(declaration.arguments.get("arguments") or {})  # a headers exchange has nothing else
             key = (declaration.operation, declaration.name, _routing_key_of(declaration), matched)
             self._bindings.setdefault(source, {})[key] = declaration
+
+    def forget_queue(self, name: str) -> None:
+        """It was deleted on purpose: nobody may declare it again for the application."""
+        with self._lock:
+            self._queues.pop(name, None)
+            self._drop_bindings(lambda source, binding: binding.operation == "queue_bind" and binding.name == name)
+
+    def forget_exchange(self, name: str) -> None:
+        """It was deleted on purpose."""
+        with self._lock:
+            self._exchanges.pop(name, None)
+            self._bindings.pop(name, None)
+            self._drop_bindings(lambda source, binding: binding.operation == "exchange_bind" and binding.name == name)
+
+    def forget_binding(self, queue: str, exchange: str, routing_key: str) -> None:
+        """The queue was unbound on purpose."""
+        with self._lock:
+            self._drop_bindings(
+                lambda source, binding: (
+                    source == exchange
+                    and (binding.operation, binding.name) == ("queue_bind", queue)
+                    and _routing_key_of(binding) == routing_key
+                )
+            )
+
+    def _drop_bindings(self, is_gone: Callable[[str, Declaration], bool]) -> None:
+        for source, bindings in self._bindings.items():
+            for key in [key for key, binding in bindings.items() if is_gone(source, binding)]:
+                del bindings[key]
 
     def for_entity(self, entity: Entity) -> list[Declaration]:
         """What has to exist for a message to this entity to arrive, in the order in which to declare it."""

@@ -40,6 +40,9 @@ KOMBU_RETRY_KEYS = frozenset(
 #: What Celery itself puts into or reads from a broker's transport options, whatever the broker.
 CELERY_KEYS = frozenset({"client_name"})
 
+#: Where the brokers listen that have a usual port.
+DEFAULT_PORTS = {"amqp": 5672, "pyamqp": 5672, "amqps": 5671, "redis": 6379, "rediss": 6379}
+
 Classifier = Callable[[BaseException], "FailureKind | None"]
 
 _SCHEMELESS_HOST = re.compile(r"[^A-Za-z0-9_.\-]+")
@@ -56,7 +59,7 @@ class PairedNamespaceOptions:
     Attributes:
         secondary: Kombu URL of the secondary namespace. Required.
         primary_options, secondary_options: transport options of each side, passed on untouched.
-        primary_name: names the backlog queues; by default the primary's first host label, or host-port.
+        primary_name: names the backlog queues; by default made from the primary's URL.
         backlog_queue_count: backlog queues to use, at least 1.
         backlog_queue_type: ``classic`` or ``quorum`` on RabbitMQ; None leaves it to the broker.
         failover_interval: seconds an entity may fail, with no success in between, before it is failed over; 0 to 3600.
@@ -137,23 +140,34 @@ def _masked(url: str) -> str:
 
 
 def default_primary_name(url: str) -> str:
-    """First host label of a name (``contoso`` of ``contoso.servicebus.windows.net``); else host and port.
+    """A name that no other primary has that might use the same secondary.
 
-    ``localhost`` and addresses say nothing alone, so their port goes along.
+    On Service Bus the first host label (``contoso`` of ``contoso.servicebus.windows.net``). Elsewhere the host; the
+    port too where it is not the usual one or the host says nothing alone (``localhost``, an address); and the virtual
+    host or database where it is not the first: two applications that share a broker must not share backlog queues.
     """
     scheme, _, rest = url.partition("://")
     if "azure" in scheme:  # a key may hold slashes: Kombu, too, splits it off at the last @
-        url = "//" + rest.rpartition("@")[2].rpartition("://")[2]
-    parts = urlsplit(url)
+        host = urlsplit("//" + rest.rpartition("@")[2].rpartition("://")[2]).hostname or ""
+        return _as_name(host.split(".", 1)[0])
+    parts = urlsplit(url.split(";", 1)[0])
     host = parts.hostname or ""
-    label = host.split(".", 1)[0]
-    if not host or host == "localhost" or label.isdigit() or ":" in host:
-        try:
-            port = parts.port
-        except ValueError:
-            port = None
-        label = f"{host or parts.scheme or 'primary'}-{port}" if port else (host or parts.path.strip("/"))
-    return _SCHEMELESS_HOST.sub("-", label).strip("-.") or "primary"
+    try:
+        port = parts.port or DEFAULT_PORTS.get(scheme)
+    except ValueError:
+        port = None
+    says_nothing = host in ("", "localhost") or ":" in host or host.replace(".", "").isdigit()
+    place = parts.path.strip("/")
+    named = [host or scheme]
+    if port and (says_nothing or port != DEFAULT_PORTS.get(scheme)):
+        named.append(str(port))
+    if place and place != "0":
+        named.append(place)
+    return _as_name("-".join(named))
+
+
+def _as_name(text: str) -> str:
+    return _SCHEMELESS_HOST.sub("-", text).strip("-.") or "primary"
 
 
 def _unknown(key: object, known: set[str]) -> str:

@@ -49,8 +49,9 @@ class Pinger:
                 return
             self._due[entity] = self._next_time()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
             self._changed.notify()
 
     def forget(self, entity: Entity) -> None:

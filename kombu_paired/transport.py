@@ -51,7 +51,13 @@ from tenacity.stop import stop_base
 from kombu_paired.errors import BacklogUnavailable, ConfigurationError, PrimaryUnavailable
 from kombu_paired.message import Message
 from kombu_paired.namespaces.kombu import KombuNamespace, profile_of
-from kombu_paired.options import KOMBU_RETRY_KEYS, PairedNamespaceOptions, default_primary_name, without_secrets
+from kombu_paired.options import (
+    DEFAULT_PORTS,
+    KOMBU_RETRY_KEYS,
+    PairedNamespaceOptions,
+    default_primary_name,
+    without_secrets,
+)
 from kombu_paired.pairing import Pairing, inherit, shared
 from kombu_paired.syphon import Syphon
 
@@ -215,9 +221,10 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
     def _say_once_that_it_waits(self, state: RetryCallState) -> None:
         if state.attempt_number == 1 and state.outcome is not None:
             logger.warning(
-                "the primary namespace %s is away (%r): consuming waits for it; messages that are sent meanwhile go to "
+                "the primary namespace %s is away (%s: %s): consuming waits for it; messages that are sent meanwhile go to "
                 "the backlog",
                 self.pairing.primary.uri,
+                type(state.outcome.exception()).__name__,
                 state.outcome.exception(),
             )
 
@@ -243,10 +250,12 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         return connection.connected
 
     def drain_events(self, connection: Connection, **kwargs: Any) -> Any:
-        return self.primary_transport.drain_events(connection.require_primary(), **kwargs)
+        primary = connection.require_primary()  # first: waiting for it may exchange the transport
+        return self.primary_transport.drain_events(primary, **kwargs)
 
     def register_with_event_loop(self, connection: Connection, loop: Any) -> None:
-        self.primary_transport.register_with_event_loop(connection.require_primary(), loop)
+        primary = connection.require_primary()
+        self.primary_transport.register_with_event_loop(primary, loop)
 
     def unregister_from_event_loop(self, connection: Connection, loop: Any) -> None:
         if connection.primary is not None:
@@ -263,7 +272,8 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         return 0
 
     def qos_semantics_matches_spec(self, connection: Connection) -> bool:
-        return bool(self.primary_transport.qos_semantics_matches_spec(connection.require_primary()))
+        primary = connection.require_primary()
+        return bool(self.primary_transport.qos_semantics_matches_spec(primary))
 
     def driver_version(self) -> str:
         return str(self.primary_transport.driver_version())
@@ -464,6 +474,18 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             "exchange_bind", {"destination": destination, "source": source, "routing_key": routing_key, **arguments}
         )
 
+    def queue_delete(self, queue: str = "", *args: Any, **kwargs: Any) -> Any:
+        self._transport.pairing.book.forget_queue(queue)
+        return self.primary_channel().queue_delete(queue, *args, **kwargs)
+
+    def exchange_delete(self, exchange: str, *args: Any, **kwargs: Any) -> Any:
+        self._transport.pairing.book.forget_exchange(exchange)
+        return self.primary_channel().exchange_delete(exchange, *args, **kwargs)
+
+    def queue_unbind(self, queue: str, exchange: str = "", routing_key: str = "", **kwargs: Any) -> Any:
+        self._transport.pairing.book.forget_binding(queue, exchange, routing_key)
+        return self.primary_channel().queue_unbind(queue, exchange, routing_key, **kwargs)
+
     def _declare(self, operation: str, arguments: dict[str, Any]) -> Any:
         if self._primary is not None:
             self._transport.pairing.book.note(operation, arguments)
@@ -477,7 +499,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         """The channel of the primary's own transport; waits for the primary if it is away."""
         if self._primary is None:
             if self.connection is None:
-                raise PrimaryUnavailable("the channel is closed")
+                raise ConnectionError("the channel is closed")  # Celery ignores connection errors while it cleans up
             primary = self.connection.require_primary()
             channel = self._transport.primary_transport.create_channel(primary)
             for operation, arguments in self._declared_before:
@@ -491,6 +513,12 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         if isinstance(raw_message, base.Message):
             return raw_message
         return self.primary_channel().message_to_python(raw_message)
+
+    def basic_cancel(self, consumer_tag: str, **kwargs: Any) -> Any:
+        """Cancel a consumer. On a closed channel there is none: Celery cancels again while it cleans up."""
+        if self._primary is not None:
+            return self._primary.basic_cancel(consumer_tag, **kwargs)
+        return None
 
     def after_reply_message_received(self, queue: str) -> None:
         if self._primary is not None:
@@ -528,19 +556,15 @@ def _on_primary(name: str) -> Callable[..., Any]:
 #: What only a consumer, or an operator, calls.
 for _name in (
     "basic_ack",
-    "basic_cancel",
     "basic_consume",
     "basic_get",
     "basic_qos",
     "basic_recover",
     "basic_reject",
-    "exchange_delete",
     "exchange_unbind",
     "flow",
     "get_bindings",
-    "queue_delete",
     "queue_purge",
-    "queue_unbind",
 ):
     setattr(Channel, _name, _on_primary(_name))
 
@@ -620,17 +644,21 @@ def _check_sides(primary: str, options: PairedNamespaceOptions) -> None:
         )
 
 
-_DEFAULT_PORTS = {"amqp": 5672, "pyamqp": 5672, "amqps": 5671, "redis": 6379, "rediss": 6379}
-
-
 def _address_of(url: str) -> tuple[Any, ...]:
-    if url.split("://", 1)[0] not in _DEFAULT_PORTS:
+    scheme = url.split("://", 1)[0]
+    if scheme not in DEFAULT_PORTS:
         return (url,)
-    parts = parse_url(url)
+    try:
+        parts = parse_url(url)
+    except ValueError:  # its text may show a part of the password
+        raise ConfigurationError(
+            f"the URL {without_secrets(url)!r} cannot be read: write special characters of the user and the password "
+            "as %XX (urllib.parse.quote)"
+        ) from None
     host = parts["hostname"] or "localhost"
     host = "127.0.0.1" if host == "localhost" else host
     place = str(parts["virtual_host"] or "").strip("/") or "0"
-    return (host, parts["port"] or _DEFAULT_PORTS[parts["transport"]], place)
+    return (host, parts["port"] or DEFAULT_PORTS[scheme], place)
 
 
 def _connect_arguments(client: KombuConnection) -> dict[str, Any]:

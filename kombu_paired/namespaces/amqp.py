@@ -10,6 +10,7 @@ Facts this room rests on (RabbitMQ's documentation of confirms, alarms and ``con
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections import deque
@@ -136,8 +137,18 @@ class AmqpLink(Link):
     @contextmanager
     def within(self, timeout: float) -> Iterator[None]:
         """Every read and write in the block takes at most ``timeout`` seconds."""
-        with self.connection.transport.having_timeout(timeout):
-            yield
+        failure: Exception | None = None
+        try:
+            with self.connection.transport.having_timeout(timeout):
+                try:
+                    yield
+                except Exception as exc:
+                    failure = exc
+                    raise
+        except OSError as exc:
+            if failure is not None and exc.errno == errno.EBADF:  # a closed socket has no timeout to put back
+                raise failure from None
+            raise
 
     def read_what_is_there(self) -> None:
         """Handle the frames that have arrived, without waiting."""

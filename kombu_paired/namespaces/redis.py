@@ -8,11 +8,13 @@ and locks them in one script. Locks last a minute, as on Service Bus; what is lo
 from __future__ import annotations
 
 import base64
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from itertools import pairwise
 from typing import Any
 
 import redis
@@ -33,6 +35,8 @@ __all__ = ("RedisLink", "RedisReceiver", "RedisSender", "kind_of", "make_link", 
 LOCK_SECONDS = 60
 #: Seconds between two looks at an empty queue.
 PAUSE = 1.0
+#: Seconds that a polite goodbye may take.
+GOODBYE = 0.5
 
 #: First words of Redis' error replies (its documentation of clients, replication and persistence).
 _WORDS = {
@@ -241,44 +245,39 @@ class RedisSender(KombuSender):
             raise self._failed(exc) from exc
 
     def send_batch(self, messages: Sequence[Message], timeout: float) -> list[NamespaceFailure | None]:
+        outcomes: list[NamespaceFailure | None] = []
+        commands = [0]  # of the pipeline, after each message
+        answers: list[Any] = []
         try:
             channel = self.link.open(timeout)
             self.link.bound(timeout)
-        except NamespaceFailure as failure:
-            return [failure] * len(messages)
+            with closing(channel.create_publish_batch(max_size=sys.maxsize)) as batch:
+                for message in messages:
+                    outcomes.append(self._add(batch, message))
+                    commands.append(len(batch.pipeline))
+                answers = batch.pipeline.execute(raise_on_error=False)
         except Exception as exc:
-            return [self._failed(exc)] * len(messages)
-        outcomes: list[NamespaceFailure | None] = [None] * len(messages)
-        routed = [index for index, message in enumerate(messages) if self._is_routed(message, index, outcomes)]
-        try:
-            self._in_one_pipeline(channel, [messages[index] for index in routed])
-        except Exception as exc:
-            cause = exc.__cause__ if isinstance(exc.__cause__, Exception) else exc
-            broken = self._failed(cause)
-            for index in routed:
-                outcomes[index] = broken
+            broken = self._failed(exc)
+            outcomes += [None] * (len(messages) - len(outcomes))
+            return [outcome or broken for outcome in outcomes]
+        for index, (first, end) in enumerate(pairwise(commands)):
+            refused = next((each for each in answers[first:end] if isinstance(each, Exception)), None)
+            if refused is not None:
+                outcomes[index] = self._failed(refused)
         return outcomes
 
-    def _is_routed(self, message: Message, index: int, outcomes: list[NamespaceFailure | None]) -> bool:
-        if not message.exchange:
-            return True
+    def _add(self, batch: Any, message: Message) -> NamespaceFailure | None:
+        """Put a message into the pipeline of a batch; returns the failure if it is the message's own."""
         try:
             self.require_route(message)
-        except NamespaceFailure as failure:
-            outcomes[index] = failure
-            return False
-        return True
-
-    def _in_one_pipeline(self, channel: Any, messages: Sequence[Message]) -> None:
-        if not messages:
-            return
-        batch = channel.create_publish_batch(max_size=len(messages) + 1)
-        try:
-            for message in messages:
-                batch.publish(prepare(channel, message), exchange=message.exchange, routing_key=message.routing_key)
-            batch.flush()
-        finally:
-            batch.close()
+            prepared = prepare(batch.channel, message)
+            batch.publish(prepared, exchange=message.exchange, routing_key=message.routing_key)
+        except Exception as exc:
+            failure = self._failed(exc)
+            if failure.kind.counts:
+                raise failure from exc
+            return failure
+        return None
 
     def _failed(self, exc: Exception) -> NamespaceFailure:
         if isinstance(exc, NamespaceFailure):
@@ -300,6 +299,7 @@ class RedisReceiver(Receiver):
         self._holder = uuid.uuid4().hex
         self._interrupted = threading.Event()
         self._timeout = timeout
+        self._held: dict[Any, Any] = {}  # token -> item of what is not settled, oldest first
         self.link.open(timeout)
         with self._failing():
             self.link.bound(timeout)
@@ -316,7 +316,8 @@ class RedisReceiver(Receiver):
             while not self._interrupted.is_set():
                 taken: Any = self._script(keys, [limit, LOCK_SECONDS * 1000, self._holder])
                 if taken:
-                    pairs = zip(taken[::2], taken[1::2], strict=True)
+                    pairs = list(zip(taken[::2], taken[1::2], strict=True))
+                    self._held.update(pairs)
                     return [Received(message_of_item(item), (token, item)) for token, item in pairs]
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -347,12 +348,27 @@ class RedisReceiver(Receiver):
             pipe.hdel(self._locked, *tokens)
             pipe.zrem(self._locks, *tokens)
             pipe.execute()
+        for token in tokens:
+            self._held.pop(token, None)
 
     def interrupt(self) -> None:
         self._interrupted.set()
 
     def close(self) -> None:
+        if self._held and self.link.is_open:
+            with suppress(NamespaceFailure):  # then its locks run out by themselves
+                self._give_back()
         self.link.close()
+
+    def _give_back(self) -> None:
+        """Unlock what is not settled, to where it was: in front of the others."""
+        with self._failing():
+            self.link.bound(GOODBYE)
+            with self._client.pipeline(transaction=True) as pipe:
+                pipe.rpush(self._lists[0], *reversed(self._held.values()))
+                pipe.hdel(self._locked, *self._held)
+                pipe.zrem(self._locks, *self._held)
+                pipe.execute()
 
     @contextmanager
     def _failing(self) -> Iterator[None]:

@@ -1,0 +1,137 @@
+"""The house: imports run only downwards, and what is optional is imported where it is needed."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import kombu_paired
+
+PACKAGE = "kombu_paired"
+HOUSE = Path(kombu_paired.__file__).parent
+
+#: From the ground up. A room is a module, or a package with all that is in it.
+FLOORS = [
+    {"options", "errors", "message", "failures", "circuit", "rotation", "declarations", "registration"},
+    {"events"},
+    {"namespaces", "journal"},
+    {"pairing", "ping", "syphon"},
+    {"transport"},
+    {"contrib", "cli", ""},  # "" is the public face, kombu_paired/__init__.py
+]
+FLOOR_OF = {room: number for number, floor in enumerate(FLOORS) for room in floor}
+#: Rooms with a door to the outside only: what they may know of the package.
+APART = {"pipeline": {"journal", "pipeline"}, "emulator": {"emulator"}}
+
+#: What is not installed with the package, and the rooms that may import it.
+OPTIONAL = {
+    "azure": {"namespaces.servicebus"},
+    "celery": {"contrib", "cli"},
+    "django": {"contrib.django"},
+    "opentelemetry": {"contrib.opentelemetry"},
+    "prometheus_client": {"contrib.prometheus"},
+    "pyspark": {"pipeline"},
+    "redis": {"namespaces.redis", "cli"},
+    "rich": {"cli"},
+}
+#: What is installed with the package.
+REQUIRED = {"kombu", "tenacity", "amqp", "click"}
+
+
+def module_of(file):
+    """``namespaces.kombu``, as seen from the package."""
+    return ".".join(file.relative_to(HOUSE).with_suffix("").parts).removesuffix("__init__").rstrip(".")
+
+
+MODULES = {module_of(file): file for file in HOUSE.rglob("*.py")}
+modules = pytest.mark.parametrize("module", sorted(MODULES), ids=lambda module: module or PACKAGE)
+
+
+def imports(module):
+    """Whole names of the modules that a module imports, wherever in it, even for type checking alone."""
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} imports relatively: name the room in full"
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}".removeprefix(f"{PACKAGE}.")
+                is_ours = node.module.split(".")[0] == PACKAGE and submodule in MODULES
+                yield f"{PACKAGE}.{submodule}" if is_ours else node.module
+
+
+def imports_of_ours(module):
+    names = (name for name in imports(module) if name.split(".")[0] == PACKAGE)
+    return {name.removeprefix(PACKAGE).removeprefix(".") for name in names}
+
+
+def room_of(module):
+    return module.split(".")[0]
+
+
+def is_in(module, rooms):
+    return any(module == room or module.startswith(f"{room}.") for room in rooms)
+
+
+@modules
+def test_every_module_has_its_place_in_the_house(module):
+    assert room_of(module) in FLOOR_OF or room_of(module) in APART
+
+
+@modules
+def test_a_module_imports_nothing_from_a_floor_above(module):
+    if room_of(module) in APART:
+        assert {room_of(each) for each in imports_of_ours(module)} <= APART[room_of(module)]
+        return
+    own_floor = FLOOR_OF[room_of(module)]
+    above = {each for each in imports_of_ours(module) if FLOOR_OF.get(room_of(each), len(FLOORS)) > own_floor}
+    assert not above
+
+
+def test_no_two_modules_import_each_other():
+    graph = {module: imports_of_ours(module) - {module} for module in MODULES}
+    TopologicalSorter(graph).prepare()
+
+
+@modules
+def test_a_module_imports_only_what_is_required_or_optional_in_its_room(module):
+    outside = {name.split(".")[0] for name in imports(module)} - {PACKAGE} - REQUIRED - sys.stdlib_module_names
+    assert outside <= set(OPTIONAL)
+    assert {name for name in outside if not is_in(module, OPTIONAL[name])} == set()
+
+
+@modules
+def test_only_the_command_line_imports_click(module):
+    assert "click" not in {name.split(".")[0] for name in imports(module)} or is_in(module, {"cli", "contrib"})
+
+
+def loaded_by(statement):
+    """Top-level names of the modules that a fresh interpreter has loaded after a statement."""
+    program = f"import sys; {statement}; print(*{{name.split('.')[0] for name in sys.modules}})"
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=HOUSE.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return set(run.stdout.split())
+
+
+def test_importing_the_package_loads_kombu_alone_and_nothing_that_is_optional():
+    loaded = loaded_by("import kombu_paired")
+    assert {PACKAGE, "kombu"} <= loaded
+    assert loaded.isdisjoint({*OPTIONAL, "click", "gevent", "eventlet"})
+
+
+def test_importing_the_transport_loads_nothing_that_is_optional_either():
+    loaded = loaded_by("import kombu_paired.transport")
+    assert {"kombu", "tenacity"} <= loaded
+    by_kombu = {"django"}  # kombu.utils.json looks whether it is there
+    assert loaded.isdisjoint({*OPTIONAL, "click", "gevent", "eventlet"} - by_kombu)
