@@ -95,6 +95,11 @@ class DeclarationBook:
             key = (declaration.operation, declaration.name, _routing_key_of(declaration), matched)
             self._bindings.setdefault(source, {})[key] = declaration
 
+    def is_transient(self, exchange: str) -> bool:
+        """Whether an exchange was declared as one that the broker itself forgets when it restarts."""
+        declared = self._exchanges.get(exchange)
+        return declared is not None and declared.arguments.get("durable") is False
+
     def forget_queue(self, name: str) -> None:
         """It was deleted on purpose: nobody may declare it again for the application."""
         with self._lock:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-__all__ = ("Event", "EventKind", "EventStream", "Listener")
+__all__ = ("Event", "EventKind", "EventStream", "Listener", "everywhere")
 
 logger = logging.getLogger(__name__)
 

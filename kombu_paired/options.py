@@ -20,7 +20,7 @@ from kombu.utils.imports import symbol_by_name
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.failures import FailureKind
 
-__all__ = ("PairedNamespaceOptions", "without_secrets")
+__all__ = ("PairedNamespaceOptions", "default_primary_name", "split_urls", "without_secrets")
 
 #: Celery merges its publish policy into the transport options, and Kombu reads its own retry keys from there.
 KOMBU_RETRY_KEYS = frozenset(
@@ -72,7 +72,6 @@ class PairedNamespaceOptions:
         throttle_wait: seconds to wait when a namespace says it is busy.
         backlog_retry_interval: seconds for which a failing backlog queue is left alone.
         close_timeout: seconds the syphon lets a namespace be away alone before it faults the other one.
-        journal: folder to write events to; None writes none.
         allow_unsafe_secondary: accept a secondary that forgets messages whose consumer is killed.
         classify_failure: ``exception -> FailureKind or None``, or its import path, asked before the built-in tables.
     """
@@ -93,7 +92,6 @@ class PairedNamespaceOptions:
     throttle_wait: float = 10.0
     backlog_retry_interval: float = 60.0
     close_timeout: float = 5.0
-    journal: str | None = None
     allow_unsafe_secondary: bool = False
     classify_failure: Classifier | None = None
 
@@ -137,6 +135,11 @@ def _masked(url: str) -> str:
     credentials, at, place = address.rpartition("@")
     user, colon, _ = credentials.partition(":")
     return f"{scheme}{user}{':**' if colon else ''}{at}{place}"
+
+
+def split_urls(url: str) -> list[str]:
+    """The addresses in a URL of several (``amqp://a//;amqp://b//``), as Kombu splits it."""
+    return _NEXT_URL.split(url)
 
 
 def default_primary_name(url: str) -> str:
@@ -264,7 +267,6 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "throttle_wait": _seconds(0),
     "backlog_retry_interval": _seconds(0),
     "close_timeout": _seconds(0),
-    "journal": _text_or_none,
     "allow_unsafe_secondary": _flag,
     "classify_failure": _classifier,
 }

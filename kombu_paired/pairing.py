@@ -266,7 +266,7 @@ class Pairing:
         if self.closed or self.primary.closed or self.secondary.closed:
             self._require_open()
         started = self._wall_clock()
-        if message.is_transient:
+        if self._is_worth_nothing_later(message):
             self._send_transient(message)
             return
         if self.circuits and self._is_failed_over(message.entity):
@@ -284,7 +284,10 @@ class Pairing:
         healthy: list[Message] = []
         others: list[Message] = []
         for message in messages:
-            simple = not message.is_transient and self.circuits.state(message.entity) is CircuitState.HEALTHY
+            simple = (
+                not self._is_worth_nothing_later(message)
+                and self.circuits.state(message.entity) is CircuitState.HEALTHY
+            )
             (healthy if simple else others).append(message)
         if healthy:
             for message, failure in zip(healthy, self._try_primary_with(healthy), strict=True):
@@ -342,6 +345,10 @@ class Pairing:
     def mark_healthy(self, entity: Entity) -> None:
         """Restore an entity by hand; a failure that counts will suspect it again."""
         self._note(entity, self.circuits.restored(entity), detail="by hand")
+
+    def _is_worth_nothing_later(self, message: Message) -> bool:
+        """Transient by its delivery mode, or by its exchange: Celery's remote control only says it that way."""
+        return message.is_transient or (bool(message.exchange) and self.book.is_transient(message.exchange))
 
     def _is_failed_over(self, entity: Entity) -> bool:
         return self._note(entity, self.circuits.asked(entity)).after is CircuitState.FAILED_OVER
@@ -512,7 +519,7 @@ class Pairing:
                 backlog.close()
                 return last or self._no_backlog_queue()
             stored = to_backlog(message, backlog.queue, diversion, max_size=self.secondary.max_message_size)
-            last = self._store(backlog, stored, max(left, 0.001))
+            last = self._store_patiently(backlog, stored, max(left, 0.001))
             if last is None:
                 self._backlog_senders.give_back(backlog)
                 self._diverted(stored, message, backlog.queue, diversion, why)
@@ -520,10 +527,19 @@ class Pairing:
             if last.kind is FailureKind.UNAUTHORIZED:
                 backlog.close()
                 raise self._unauthorized(last) from last.cause
-            if last.whole_namespace:
+            if last.whole_namespace or last.kind is FailureKind.THROTTLED:
                 backlog.close()
                 self._secondary_reach.failed(last)
                 return last
+
+    def _store_patiently(self, backlog: BacklogSender, stored: Message, timeout: float) -> NamespaceFailure | None:
+        """Store it, waiting a few times for a secondary that says it is busy."""
+        for _ in range(THROTTLE_WAITS):
+            failure = self._store(backlog, stored, timeout)
+            if failure is None or failure.kind is not FailureKind.THROTTLED:
+                return failure
+            self._sleep(self.options.throttle_wait)
+        return self._store(backlog, stored, timeout)
 
     def _store(self, backlog: BacklogSender, stored: Message, timeout: float) -> NamespaceFailure | None:
         """One try on one backlog queue; a failure that is the queue's own pulls it."""
@@ -533,13 +549,10 @@ class Pairing:
         try:
             backlog.sender.send(stored, timeout)
         except NamespaceFailure as failure:
-            if failure.kind is FailureKind.THROTTLED:
-                self._sleep(self.options.throttle_wait)
-                return self._store(backlog, stored, timeout)
             if not was_fresh and not failure.maybe_stored and failure.kind is FailureKind.UNREACHABLE:
                 self._backlog_senders.drop_idle()
                 return self._store(backlog, stored, max(deadline - self._clock(), 0.001))
-            if not failure.whole_namespace and failure.kind is not FailureKind.UNAUTHORIZED:
+            if not failure.whole_namespace and failure.kind not in (FailureKind.UNAUTHORIZED, FailureKind.THROTTLED):
                 self._pull(backlog.queue, failure)
             return failure
         self._secondary_reach.reached()

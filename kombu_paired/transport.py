@@ -56,6 +56,7 @@ from kombu_paired.options import (
     KOMBU_RETRY_KEYS,
     PairedNamespaceOptions,
     default_primary_name,
+    split_urls,
     without_secrets,
 )
 from kombu_paired.pairing import Pairing, inherit, shared
@@ -132,7 +133,7 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         self.client = client
         self._urls = _primary_urls(client)
         self._options = PairedNamespaceOptions.parse(client.transport_options or {})
-        _check_sides(self._urls[0], self._options)
+        _check_sides(self._urls, self._options)
         self._key = _pairing_key(client, self._urls)
         self._consumer_client: KombuConnection | None = None
         self._mirror(KombuConnection(self._urls[0]).get_transport_cls())
@@ -167,7 +168,7 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         )
         secondary = KombuNamespace(
             "secondary",
-            [options.secondary],
+            split_urls(options.secondary),
             options.secondary_options,
             queue_type=options.backlog_queue_type,
             **common,
@@ -630,12 +631,18 @@ def _primary_urls(client: KombuConnection) -> list[str]:
     return urls
 
 
-def _check_sides(primary: str, options: PairedNamespaceOptions) -> None:
+def _check_sides(primaries: Sequence[str], options: PairedNamespaceOptions) -> None:
     secondary = options.secondary
-    if _address_of(primary) == _address_of(secondary):
+    secondaries = {_address_of(url) for url in split_urls(secondary)}
+    primary_addresses = {_address_of(url) for url in primaries}
+    if secondaries & primary_addresses:
         raise ConfigurationError(
             f"primary and secondary are the same namespace ({without_secrets(secondary)}): the secondary must be a "
             "broker that lives on when the primary dies"
+        )
+    if {address[:2] for address in secondaries} & {address[:2] for address in primary_addresses}:
+        logger.warning(
+            "the secondary %s is on the same server as the primary: it dies with it", without_secrets(secondary)
         )
     if not profile_of(secondary).keeps_unsettled and not options.allow_unsafe_secondary:
         raise ConfigurationError(

@@ -71,6 +71,7 @@ class SyphonStep(bootsteps.StartStopStep):  # type: ignore[misc]
             except ConfigurationError as exc:
                 logger.warning("no syphon: %s", exc)
                 return
+            pairing.open()
         self._syphon = Syphon(pairing)
         self._syphon.start()
 

@@ -25,7 +25,7 @@ from kombu_paired.declarations import Declaration, Entity
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
-from kombu_paired.namespaces.base import DeadLetter, Received, Receiver, Sender
+from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, DeadLetter, Received, Receiver, Sender
 from kombu_paired.namespaces.kombu import KombuNamespace, Link, as_dead_letter, message_of, prepare
 
 __all__ = ("AmqpLink", "AmqpReceiver", "AmqpSender", "kind_of", "make_link", "make_receiver", "make_sender")
@@ -508,16 +508,27 @@ class AmqpReceiver(Receiver):
 
     def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
         corpses = [as_dead_letter(letter, self.queue) for letter in letters]
-        with self._failing(), self.link.within(self._timeout):
-            for name in {corpse.routing_key for corpse in corpses}:
-                self.link.channel.queue_declare(queue=name, durable=True, auto_delete=False)
+        self._ensure_dead_letter_queue()
         self._move(corpses, [letter.received for letter in letters])
+
+    def _ensure_dead_letter_queue(self) -> None:
+        """Create it if it is missing, on another channel: asking for a missing queue closes the one that asks."""
+        arguments = {"queue": self.queue + DEAD_LETTER_SUFFIX, "durable": True, "auto_delete": False}
+        try:
+            self._side_sender().declare([Declaration("queue_declare", {**arguments, "passive": True})], self._timeout)
+        except NamespaceFailure as failure:
+            if failure.kind is not FailureKind.MISSING:
+                raise
+            self._side_sender().declare([Declaration("queue_declare", arguments)], self._timeout)
+
+    def _side_sender(self) -> AmqpSender:
+        if self._letters is None:
+            self._letters = AmqpSender(self.namespace)
+        return self._letters
 
     def _move(self, copies: list[Message], received: Sequence[Received]) -> None:
         """First the copy, confirmed, then the acknowledgement: a crash in between doubles and never loses."""
-        if self._letters is None:
-            self._letters = AmqpSender(self.namespace)
-        outcomes = self._letters.send_batch(copies, self._timeout)
+        outcomes = self._side_sender().send_batch(copies, self._timeout)
         self.complete([each for each, outcome in zip(received, outcomes, strict=True) if outcome is None])
         failures = [outcome for outcome in outcomes if outcome is not None]
         if failures:

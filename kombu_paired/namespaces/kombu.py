@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -83,8 +84,8 @@ PROFILES: dict[str, Profile] = {
     "amqps": _RABBITMQ,
     "pyamqp": _RABBITMQ,
     "redis": _REDIS,
-    "rediss": _REDIS,
-    "sentinel": _REDIS,
+    "rediss": replace(_REDIS, tested=False),
+    "sentinel": replace(_REDIS, tested=False),
     "sqs": Profile(keeps_unsettled=True, max_message_size=262_144),
     "filesystem": Profile(tested=True),
     "sqla": Profile(tested=True),
@@ -550,7 +551,9 @@ def as_dead_letter(letter: DeadLetter, queue: str) -> Message:
 def _kind_of_family(exc: BaseException) -> FailureKind:
     if isinstance(exc, socket.timeout | TimeoutError):
         return FailureKind.TIMEOUT
-    if isinstance(exc, ConfigurationError | EncodeError | TypeError | ValueError | LookupError):
+    if isinstance(exc, ConfigurationError | EncodeError | TypeError | ValueError | LookupError | OverflowError):
+        return FailureKind.REJECTED
+    if isinstance(exc, struct.error):  # a number that does not fit its field
         return FailureKind.REJECTED
     if isinstance(exc, PermissionError):
         return FailureKind.UNAUTHORIZED

@@ -130,19 +130,27 @@ def hurry(connection: Any, seconds: float) -> None:
     for channel in list(connection.channels):
         cached = channel.__dict__
         for name in ("client", "subclient"):
-            _hurry_connection(getattr(cached.get(name), "connection", None), seconds)
+            _limit(getattr(cached.get(name), "connection", None), seconds)
         pool = cached.get("_pool")
         if pool is not None:
             pool.connection_kwargs.update(socket_timeout=seconds, socket_connect_timeout=seconds)
             for idle in list(pool._available_connections):
-                _hurry_connection(idle, seconds)
+                _limit(idle, seconds)
 
 
-def _hurry_connection(connection: Any, seconds: float) -> None:
-    if connection is not None:
-        connection.socket_timeout = connection.socket_connect_timeout = seconds
-        if connection._sock is not None:
-            connection._sock.settimeout(seconds)
+def _limit(connection: Any, seconds: float) -> None:
+    """Let replies on an open connection take at most so long; redis-py's parsers keep the limit for themselves too."""
+    if connection is None:
+        return
+    connection.socket_timeout = connection.socket_connect_timeout = seconds
+    if connection._sock is not None:
+        connection._sock.settimeout(seconds)
+    parser = connection._parser
+    buffer = getattr(parser, "_buffer", None)
+    if buffer is not None and hasattr(buffer, "socket_timeout"):
+        buffer.socket_timeout = seconds
+    if hasattr(parser, "_socket_timeout"):  # hiredis
+        parser._socket_timeout = seconds
 
 
 def _reply(exc: BaseException) -> str:
@@ -193,9 +201,7 @@ class RedisLink(Link):
         pool = self.channel.pool
         connection = pool.get_connection()
         try:
-            connection.socket_timeout = timeout
-            if connection._sock is not None:
-                connection._sock.settimeout(timeout)
+            _limit(connection, timeout)
         finally:
             pool.release(connection)
         self._bound = timeout

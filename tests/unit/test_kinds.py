@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import ssl
+import struct
 
 import amqp
 import pytest
@@ -99,6 +100,8 @@ def test_amqp_without_a_code(exc, expected):
         (TimeoutError("timed out"), TIMEOUT),
         (OperationalError("Connection to broker lost."), UNREACHABLE),
         (EncodeError("not JSON serializable"), REJECTED),
+        (OverflowError("int too large to convert"), REJECTED),
+        (struct.error("int too large to convert"), REJECTED),
         (RuntimeError("what is this"), FAULT),
     ],
     ids=repr,

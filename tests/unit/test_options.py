@@ -49,7 +49,6 @@ DEFAULTS = {
     "throttle_wait": 10,
     "backlog_retry_interval": 60,
     "close_timeout": 5,
-    "journal": None,
     "allow_unsafe_secondary": False,
     "classify_failure": None,
 }
@@ -87,7 +86,6 @@ def test_what_is_given_is_taken():
         "enable_syphon": True,
         "divert_while_suspect": False,
         "create_backlog_queues": False,
-        "journal": "/var/log/paired",
         "allow_unsafe_secondary": True,
     }
     parsed = parse(**given_options)
@@ -189,13 +187,13 @@ def test_options_of_a_side_may_be_none_and_nothing_else_than_a_dict(option):
         assert option in refusal(**{option: value})
 
 
-@pytest.mark.parametrize("option", ["primary_name", "journal"])
+@pytest.mark.parametrize("option", ["primary_name"])
 @pytest.mark.parametrize("value", ["", 7, b"shop", True])
 def test_a_name_is_a_text_that_is_not_empty(option, value):
     assert option in refusal(**{option: value})
 
 
-@pytest.mark.parametrize("option", ["primary_name", "journal"])
+@pytest.mark.parametrize("option", ["primary_name"])
 def test_a_name_may_be_left_to_the_default(option):
     assert getattr(parse(**{option: None}), option) is None
 
