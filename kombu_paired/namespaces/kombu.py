@@ -81,7 +81,7 @@ _REDIS = Profile(
 #: URL scheme -> profile. ``docs/brokers.md`` shows this table to users; a test holds the two together.
 PROFILES: dict[str, Profile] = {
     "amqp": _RABBITMQ,
-    "amqps": _RABBITMQ,
+    "amqps": replace(_RABBITMQ, tested=False),
     "pyamqp": _RABBITMQ,
     "redis": _REDIS,
     "rediss": replace(_REDIS, tested=False),

@@ -1,0 +1,267 @@
+"""The documentation says what the code does: its code runs, its links resolve, its tables are those of the code."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.utils.dispatch import Signal
+
+from kombu_paired import errors, message
+from kombu_paired.contrib import celery as contrib
+from kombu_paired.errors import ConfigurationError
+from kombu_paired.failures import FailureKind
+from kombu_paired.namespaces import amqp, redis
+from kombu_paired.namespaces import kombu as other
+from kombu_paired.namespaces.kombu import PROFILES
+from kombu_paired.options import PairedNamespaceOptions
+from tests.conftest import BrokerPool
+from tests.docs.reading import DOCS, FILES, ROOT, Block, all_blocks, anchors, blocks, code, links, section, table
+
+PYTHON = all_blocks("python")
+YES = {"yes": True, "no": False}
+
+#: After a block that makes an application: its settings are right, and its pairing opens.
+OPEN = """
+with app.connection_for_write() as connection:
+    connection.ensure_connection(max_retries=1)
+    assert kombu_paired.pairing_of(connection).backlog_queue_count == 10
+"""
+
+
+# -- code and links ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=str)
+def test_python_compiles(block: Block):
+    compile(block.text, str(block), "exec")
+
+
+@pytest.mark.parametrize("block", [block for block in PYTHON if block.runs], ids=str)
+def test_python_runs(block: Block, broker_pool: BrokerPool, tmp_path: Path):
+    main, spare = broker_pool.pair(block.kind)
+    script = tmp_path / "block.py"
+    epilogue = OPEN if "app = Celery(" in block.text else ""
+    script.write_text(block.with_brokers(main.url, spare.url) + epilogue)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::SyntaxWarning", str(script)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_some_code_runs():
+    assert {"README.md", "operations.md", "failure-kinds.md"} <= {block.path.name for block in PYTHON if block.runs}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_resolve(path: Path):
+    broken = []
+    for target in links(path):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_page_is_reachable_from_the_readme():
+    seen, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        path = waiting.pop()
+        if path in seen or path.suffix != ".md":
+            continue
+        seen.add(path)
+        targets = (target.partition("#")[0] for target in links(path) if "://" not in target)
+        waiting.extend((path.parent / target).resolve() for target in targets if target)
+    assert set(FILES) <= seen
+
+
+def test_the_readme_has_the_two_commands():
+    shell = "\n".join(block.text for block in blocks(ROOT / "README.md") if block.language == "sh")
+    assert "python3 -m venv .venv && .venv/bin/pip install -e '.[demo]' && .venv/bin/kombu-paired demo" in shell
+    assert "tests/run" in shell
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+SETTINGS = DOCS / "settings.md"
+OPTIONS = {each.name: each for each in fields(PairedNamespaceOptions)}
+
+
+def described_options() -> list[str]:
+    return re.findall(r"^### `(\w+)` *$", SETTINGS.read_text(), re.M)
+
+
+def fact(name: str, label: str) -> str:
+    """What follows ``Default:`` or ``Bounds:`` in the section of an option."""
+    found = re.search(rf"{label}: (.+?)\. *$", section(SETTINGS, f"`{name}`"), re.M)
+    assert found, f"{name} has no line '{label}: … .'"
+    return found[1]
+
+
+def test_settings_names_exactly_the_options():
+    assert sorted(described_options()) == sorted(OPTIONS)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_settings_has_the_true_default(name: str):
+    option = OPTIONS[name]
+    written = fact(name, "Default")
+    if option.default is MISSING and option.default_factory is MISSING:
+        assert written.startswith("none, required")
+        return
+    default = option.default if option.default is not MISSING else option.default_factory()
+    assert ast.literal_eval(code(written)[0]) == default
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_settings_has_the_true_bounds(name: str):
+    given: dict[str, Any] = {"secondary": "amqp://spare-broker//"}
+    with pytest.raises(ConfigurationError) as caught:
+        PairedNamespaceOptions.parse(given | {name: object()})
+    assert fact(name, "Bounds").replace("`", "'") in str(caught.value)
+
+
+def test_settings_table_of_the_short_list_is_complete():
+    rows = table(section(SETTINGS, "All of them"))
+    assert [name for row in rows for name in code(row["option"])] == described_options()
+
+
+# -- brokers ----------------------------------------------------------------------------------------------------------
+
+
+def test_brokers_agree_with_the_profiles():
+    written = {}
+    for row in table(section(DOCS / "brokers.md", "What each can do")):
+        limit = row["largest message"]
+        for scheme in code(row["URL begins with"]):
+            written[scheme.removesuffix("://")] = {
+                "confirmed": YES[row["confirms a send"]],
+                "routed": YES[row["notices a message without a queue"]],
+                "keeps_unsettled": YES[row["may be a secondary"]],
+                "outlives_restart": YES[row["keeps messages when it is killed"].split(",")[0]],
+                "tested": YES[row["tested"]],
+                "max_message_size": int(limit.split()[0].replace(",", "")) if limit[0].isdigit() else None,
+            }
+    actual = {
+        scheme: {name: getattr(profile, name) for name in next(iter(written.values()))}
+        for scheme, profile in PROFILES.items()
+    }
+    assert written == actual
+
+
+# -- failure kinds ----------------------------------------------------------------------------------------------------
+
+
+KINDS = DOCS / "failure-kinds.md"
+
+
+def test_failure_kinds_agree_with_the_code():
+    rows = table(section(KINDS, "The seven kinds"))
+    written = {code(row["kind"])[0]: (YES[row["counts towards failover"]], row["this message"]) for row in rows}
+    assert set(written) == {kind.name for kind in FailureKind}
+    for kind in FailureKind:
+        counts, becomes = written[kind.name]
+        word = {"divert": "diverted", "wait": "waits", "declare": "declared", "raise": "raised"}[kind.response.value]
+        assert (kind.counts, word in becomes) == (counts, True), kind
+
+
+@pytest.mark.parametrize(
+    ("title", "actual"),
+    [
+        ("RabbitMQ", {str(number): kind for number, kind in amqp._CODES.items()}),
+        ("Redis", redis._WORDS),
+        ("SQS", other._AWS_CODES),
+    ],
+)
+def test_failure_kinds_of_each_driver(title: str, actual: dict[str, FailureKind]):
+    written: dict[str, FailureKind] = {}
+    for row in table(section(KINDS, title)):
+        for answer in code(row["answer"]):
+            assert answer not in written, f"{answer} stands there twice"
+            written[answer] = FailureKind[code(row["kind"])[0]]
+    assert written == dict(actual)
+
+
+# -- operations -------------------------------------------------------------------------------------------------------
+
+
+OPERATIONS = DOCS / "operations.md"
+
+
+def texts_of_the_package() -> list[str]:
+    """Every string in the code, with ``<>`` where a value goes."""
+    texts = []
+    for path in (ROOT / "kombu_paired").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(re.sub(r"\(?%[sdrg]\)?", "<>", node.value))
+    return texts
+
+
+def test_log_lines_are_those_of_the_code():
+    texts = texts_of_the_package()
+    rows = table(section(OPERATIONS, "In the log"))
+    unknown = []
+    for row in rows:
+        [line] = code(row["line"])
+        pattern = ".*".join(re.escape(piece) for piece in re.split(r"\(?<[^>]*>\)?|…", line) if piece.strip())
+        if not any(re.search(pattern, text) for text in texts):
+            unknown.append(line)
+    assert len(rows) > 8
+    assert unknown == []
+
+
+def test_signals_are_those_of_the_code():
+    rows = table(section(OPERATIONS, "Signals"))
+    signals = {name for name, value in vars(contrib).items() if isinstance(value, Signal)}
+    assert {code(row["signal"])[0] for row in rows} == signals
+
+
+def test_errors_are_those_of_the_code():
+    rows = table(section(OPERATIONS, "What a caller may see"))
+    written = {code(row["error"])[0] for row in rows}
+    raised = {each.__name__ for each in vars(errors).values() if isinstance(each, type) and is_leaf(each)}
+    assert written == raised
+
+
+def is_leaf(error: type) -> bool:
+    return issubclass(error, errors.SendError) and error is not errors.SendError
+
+
+# -- the message in the backlog ---------------------------------------------------------------------------------------
+
+
+def test_headers_are_those_of_the_code():
+    rows = table(section(DOCS / "how-it-works.md", "The message in the backlog"))
+    written = {header for row in rows for header in code(row["header"])}
+    names = {name for name, value in vars(message).items() if name.isupper() and isinstance(value, str)}
+    actual = {getattr(message, name) for name in names} | set(message.ALIASES.values())
+    assert written - {message.KEPT + "…"} == actual - {message.KEPT}
+
+
+def test_no_word_for_a_thing_that_has_another():
+    """Section 1 of the design: one word per thing."""
+    wrong = defaultdict(list)
+    for path in FILES:
+        for word in ("transfer queue", "fallback", "failback", "standby", "circuit breaker", "backup broker"):
+            if word in path.read_text().lower():
+                wrong[path.name].append(word)
+    assert wrong == {}
