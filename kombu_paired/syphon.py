@@ -39,7 +39,7 @@ BATCH = 250
 #: Messages a receiver fetches ahead.
 PREFETCH = 2 * BATCH
 #: Seconds between tries on a namespace that is away: at first, and at most.
-FIRST_WAIT, LONGEST_WAIT = 0.5, 10.0
+FIRST_WAIT, LONGEST_WAIT = 0.5, 5.0
 #: Seconds for which a failing destination is left alone: at first, and at most.
 FIRST_REST, LONGEST_REST = 2.0, 60.0
 #: Seconds for which a destination may be missing, with nothing that declares it, before its messages are dead letters.

@@ -1,0 +1,220 @@
+"""Which pairing a command is about: the options that say so, and the pairing they make.
+
+The pairing is made in the application's own way, through a Kombu connection, so that a command sees what the
+application would see.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import click
+from kombu import Connection
+
+from kombu_paired.errors import ConfigurationError, NamespaceFailure, SendError
+from kombu_paired.options import PairedNamespaceOptions
+from kombu_paired.pairing import Pairing
+from kombu_paired.transport import PREFIX, pairing_of
+
+__all__ = (
+    "LOGGER",
+    "as_click_errors",
+    "interruptible",
+    "json_option",
+    "log_to_stderr",
+    "open_pairing",
+    "pairing_options",
+    "parse_option",
+    "uninterrupted",
+)
+
+LOGGER = logging.getLogger("kombu_paired")
+
+#: What is not JSON and still plainly meant as a value of its own kind.
+_PYTHON_WORDS = {"True": True, "False": False, "None": None}
+
+json_option = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    envvar="KOMBU_PAIRED_JSON",
+    help="Print one JSON object and nothing else; times are seconds.",
+)
+
+
+def pairing_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: the options that name a pairing; the command gets it as ``pairing``, and it is closed afterwards."""
+
+    @click.option(
+        "--primary", metavar="URL", envvar="KOMBU_PAIRED_PRIMARY", help="The primary, with or without paired+."
+    )
+    @click.option("--secondary", metavar="URL", envvar="KOMBU_PAIRED_SECONDARY", help="The secondary.")
+    @click.option(
+        "--option",
+        "settings",
+        metavar="KEY=VALUE",
+        multiple=True,
+        envvar="KOMBU_PAIRED_OPTION",
+        help="A transport option, e.g. send_timeout=3 or primary_options='{\"ssl\": true}'. Repeatable.",
+    )
+    @click.option(
+        "-A",
+        "--app",
+        "app_path",
+        metavar="MODULE:APP",
+        envvar="KOMBU_PAIRED_APP",
+        help="Take broker_url and broker_transport_options from this Celery application; what is given besides wins.",
+    )
+    @click.option("-v", "--verbose", count=True, help="Log more, to standard error.")
+    @functools.wraps(command)
+    def with_pairing(
+        primary: str | None,
+        secondary: str | None,
+        settings: tuple[str, ...],
+        app_path: str | None,
+        verbose: int,
+        **rest: Any,
+    ) -> Any:
+        log_to_stderr(logging.ERROR - 10 * verbose)
+        pairing = open_pairing(primary, secondary, settings, app_path)
+        click.get_current_context().call_on_close(pairing.close)
+        return command(pairing=pairing, **rest)
+
+    return with_pairing
+
+
+class _ToStderr(logging.Handler):
+    """Standard error as it is when a line is written."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(self.format(record), err=True)
+
+
+def log_to_stderr(level: int) -> None:
+    """Show log lines of this level and above, until the command ends."""
+    handler, before = _ToStderr(), LOGGER.level
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(max(level, logging.DEBUG))
+
+    def undo() -> None:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(before)
+
+    click.get_current_context().call_on_close(undo)
+
+
+def open_pairing(primary: str | None, secondary: str | None, settings: Sequence[str], app_path: str | None) -> Pairing:
+    """The pairing, not opened yet: nothing has been connected to or created.
+
+    Raises:
+        click.UsageError: what was given on the command line is wrong.
+        click.ClickException: the application's configuration is.
+    """
+    options = dict(parse_option(each) for each in settings)
+    if secondary:
+        options["secondary"] = secondary
+    options["enable_syphon"] = False  # looking must not move anything; `kombu-paired syphon` starts its own
+    if primary and not primary.startswith(PREFIX):
+        primary = PREFIX + primary
+    if not app_path and not primary:
+        raise click.UsageError("which pairing? Give --primary URL and --secondary URL, or -A MODULE:APP.")
+    is_usage = app_path is None
+    try:
+        if app_path:
+            connection = _application(app_path).connection_for_write(primary, transport_options=options)
+        else:
+            PairedNamespaceOptions.parse(options)  # before anything is imported for the URL's sake
+            connection = Connection(primary, transport_options=options)
+        return pairing_of(connection)
+    except (ConfigurationError, KeyError, ImportError, ValueError) as exc:
+        _fail(exc, is_usage)
+
+
+def _fail(exc: Exception, is_usage: bool) -> NoReturn:
+    """As click shows it. A text that may hold pieces of a URL, and so of a password, is not shown."""
+    kind = click.UsageError if is_usage else click.ClickException
+    if isinstance(exc, ConfigurationError):
+        text = str(exc)
+    elif isinstance(exc, ImportError):
+        text = f"a broker's driver is not installed ({exc.name}): for Redis, pip install 'kombu-paired[redis]'"
+    elif isinstance(exc, KeyError) and "transport" in str(exc):
+        text = "Kombu has no transport of that name: a URL must begin with e.g. amqp:// or redis://"
+    else:
+        text = "a broker URL cannot be read: percent-encode special characters in its user and password"
+    raise kind(text) from exc
+
+
+def _application(path: str) -> Any:
+    """The Celery application, found as ``celery -A`` finds it."""
+    try:
+        from celery.app.utils import find_app
+    except ImportError as exc:
+        raise click.ClickException("-A needs Celery: pip install 'kombu-paired[celery]'") from exc
+    sys.path.insert(0, os.getcwd())
+    try:
+        app = find_app(path)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise click.UsageError(f"-A {path}: no Celery application there: {type(exc).__name__}: {exc}") from exc
+    if not hasattr(app, "connection_for_write"):
+        raise click.UsageError(f"-A {path}: that is a {type(app).__name__}, not a Celery application")
+    return app
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """``KEY=VALUE`` -> key and value: JSON where it is JSON, a text else.
+
+    Raises:
+        click.UsageError: there is no key, or no ``=``. The text is not repeated, for there may be a password in it.
+    """
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key.isidentifier():
+        raise click.UsageError("--option needs KEY=VALUE, e.g. --option failover_interval=5")
+    if value in _PYTHON_WORDS:
+        return key, _PYTHON_WORDS[value]
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+@contextmanager
+def as_click_errors() -> Iterator[None]:
+    """What an operator can act on is shown as one line, without a traceback; exit status 1."""
+    try:
+        yield
+    except (ConfigurationError, NamespaceFailure, SendError) as exc:
+        raise click.ClickException(str(exc)) from exc
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP interrupt the block as SIGINT does: a raised interrupt ends any waiting, in any library."""
+    with _handling(signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """No second signal ends the cleaning up that the first one began."""
+    with _handling(signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def _handling(handler: Any) -> Iterator[None]:
+    before = {each: signal.signal(each, handler) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for each, old in before.items():
+            signal.signal(each, old)
