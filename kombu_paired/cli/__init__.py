@@ -9,6 +9,7 @@ from kombu_paired.cli.check import check as check_command
 from kombu_paired.cli.demo import demo as demo_command
 from kombu_paired.cli.status import status as status_command
 from kombu_paired.cli.syphon import syphon as syphon_command
+from kombu_paired.emulator.command import emulator as emulator_command
 
 __all__ = ("main",)
 
@@ -26,5 +27,5 @@ def main() -> None:
     """
 
 
-for _command in (check_command, status_command, syphon_command, demo_command):
+for _command in (check_command, status_command, syphon_command, demo_command, emulator_command):
     main.add_command(_command)

@@ -33,9 +33,7 @@ def a_message() -> Message:
     task_id = str(uuid.uuid4())
     headers = {"lang": "py", "task": "shop.order", "id": task_id, "root_id": task_id, "retries": 0, "origin": "bench"}
     properties = {"delivery_mode": 2, "correlation_id": task_id, "message_id": task_id}
-    return Message(
-        BODY, "", TARGET, 0, "application/json", "utf-8", headers=headers, properties=properties
-    )
+    return Message(BODY, "", TARGET, 0, "application/json", "utf-8", headers=headers, properties=properties)
 
 
 def fill(url: str, queues: list[str], messages: int) -> None:

@@ -234,7 +234,9 @@ class WorkerContainer(LocalContainer):
         ]
         # fmt: on
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        self._env = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | dict(env or {})
+        # TMPDIR: a worker that is killed leaves folders of its pool behind.
+        own = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "TMPDIR": str(folder)}
+        self._env = os.environ | own | dict(env or {})
         self._env.pop("COVERAGE_PROCESS_START", None)
         self._folder = folder
         self.process: subprocess.Popen[bytes] | None = None

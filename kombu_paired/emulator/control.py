@@ -1,0 +1,85 @@
+"""The emulator's own HTTP API, under ``/$emulator/``: no entity can have such a name.
+
+===========================  =====================================================================
+``GET status``               name, entities with their counts, connections, faults
+``POST faults``              let something go wrong: a JSON object as :class:`.faults.Fault` has it
+``GET faults``               what is going wrong
+``DELETE faults``            let all be well; ``?entity=NAME``: of one entity
+``POST drop``                hang up on every client
+``GET certificate``          the certificate to trust, in PEM
+===========================  =====================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from kombu_paired.emulator.faults import Fault
+from kombu_paired.emulator.http import HttpRequest, HttpResponse, json_response
+
+if TYPE_CHECKING:
+    from kombu_paired.emulator.server import Server
+
+__all__ = ("control",)
+
+
+def control(server: Server, request: HttpRequest) -> HttpResponse:
+    """Answer a request to the emulator itself."""
+    asked = (request.method, request.path.removeprefix("/$emulator/"))
+    if asked == ("GET", "status"):
+        return json_response(_status(server))
+    if asked == ("POST", "faults"):
+        return _add_fault(server, request)
+    if asked == ("GET", "faults"):
+        return json_response([fault.as_dict() for fault in server.faults])
+    if asked == ("DELETE", "faults"):
+        server.faults.clear(request.query.get("entity"))
+        server.soon(server.pump_all)
+        return json_response([])
+    if asked == ("POST", "drop"):
+        server.soon(server.drop_connections)
+        return json_response({})
+    if asked == ("GET", "certificate"):
+        try:
+            return HttpResponse(200, server.certificate().path.read_bytes(), "application/x-pem-file")
+        except OSError as error:
+            return json_response({"error": str(error)}, 501)
+    return json_response({"error": f"nothing at {request.method} {request.path}"}, 404)
+
+
+def _add_fault(server: Server, request: HttpRequest) -> HttpResponse:
+    try:
+        spec = json.loads(request.body or b"{}")
+        fault = Fault.parse(spec)
+    except (ValueError, TypeError) as error:
+        return json_response({"error": str(error)}, 400)
+    server.faults.add(fault)
+    refusal = fault.refusal()
+    if refusal is not None:
+        server.detach_receivers(fault, refusal)
+    return json_response(fault.as_dict(), 201)
+
+
+def _status(server: Server) -> dict[str, Any]:
+    return {
+        "name": server.settings.name,
+        "port": server.port,
+        "connections": len([connection for connection in server.connections if not connection.over]),
+        "faults": [fault.as_dict() for fault in server.faults],
+        "queues": {queue.path: _counts(queue) for queue in server.namespace.queues.values()},
+        "topics": {
+            topic.name: {each.name: _counts(each.queue) for each in topic.subscriptions.values()}
+            for topic in server.namespace.topics.values()
+        },
+    }
+
+
+def _counts(queue: Any) -> dict[str, int]:
+    counts = queue.counts()
+    return {
+        "active": counts.active,
+        "deferred": counts.deferred,
+        "scheduled": counts.scheduled,
+        "dead_lettered": counts.dead_lettered,
+    }

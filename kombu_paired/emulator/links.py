@@ -1,0 +1,371 @@
+"""The links of a connection: senders, receivers, and the request links of ``$cbs`` and ``$management``.
+
+A link turns frames into calls of the broker and answers into frames. No rule of the broker lives here.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kombu_paired.emulator import frames
+from kombu_paired.emulator.codec import CodecError, Described, Int, Symbol
+from kombu_paired.emulator.envelope import (
+    BATCH_FORMAT,
+    Request,
+    batch_items,
+    read_request,
+    timestamp,
+    write_delivery,
+    write_response,
+)
+from kombu_paired.emulator.errors import Condition, Refusal
+from kombu_paired.emulator.frames import Attach, Detach, Disposition, Flow, Transfer
+from kombu_paired.emulator.queues import Lock, Message, Outcome, Queue
+
+if TYPE_CHECKING:
+    from kombu_paired.emulator.connection import AmqpSession
+
+__all__ = ("Link", "Receiver", "RequestLink", "ResponseLink", "Sender", "delivery_annotations", "refuse_attach")
+
+_CREDIT = 2000
+
+
+def refuse_attach(session: AmqpSession, attach: Attach, refusal: Refusal) -> None:
+    """Answer with a link that has no terminus, and end it: the way the service refuses one."""
+    session.send(
+        Attach(
+            name=attach.name,
+            handle=attach.handle,
+            role=not attach.role,
+            source=None if attach.role else attach.source,
+            target=attach.target if attach.role else None,
+            initial_delivery_count=0 if attach.role else None,
+        )
+    )
+    session.send(Detach(attach.handle, True, frames.amqp_error(refusal.condition, refusal.description)))
+
+
+class Link:
+    """What all links have in common.
+
+    Attributes:
+        address: the path that the client attached to.
+    """
+
+    def __init__(self, session: AmqpSession, attach: Attach, address: str) -> None:
+        self.session = session
+        self.connection = session.connection
+        self.server = session.connection.server
+        self.handle = attach.handle
+        self.address = address
+        self.last_used = self.server.clock()
+
+    def on_transfer(self, transfer: Transfer) -> None:
+        """A message, or a part of one, came in."""
+
+    def on_flow(self, flow: Flow) -> None:
+        """The client gives credit, or asks for ours."""
+
+    def pump(self) -> None:
+        """Send what can be sent."""
+
+    def closed(self) -> None:
+        """The client ended the link, or is gone."""
+
+    def detach(self, refusal: Refusal) -> None:
+        """End the link, and say why."""
+        if self.session.links.pop(self.handle, None) is not None:
+            self.closed()
+            error = frames.amqp_error(refusal.condition, refusal.description)
+            self.session.send(Detach(self.handle, True, error))
+
+    def keep_house(self, now: float) -> None:
+        """End the link to an entity when it has been idle for too long."""
+        if self.address.lower() == "$cbs":
+            return
+        patience = self.server.settings.link_idle
+        if patience and now - self.last_used > patience:
+            self.detach(Refusal(Condition.DETACH_FORCED, f"The link was idle for more than {patience:g} s."))
+
+
+class _Incoming(Link):
+    """A link on which the client sends: puts the parts of messages together, and gives credit."""
+
+    def __init__(self, session: AmqpSession, attach: Attach, address: str) -> None:
+        super().__init__(session, attach, address)
+        self._delivery_count = attach.initial_delivery_count or 0
+        self._credit = 0
+        self._first: Transfer | None = None
+        self._parts: list[bytes] = []
+
+    def give_credit(self) -> None:
+        """Let the client send."""
+        self._credit = _CREDIT
+        self.session.flow(self.handle, self._delivery_count, self._credit)
+
+    def on_flow(self, flow: Flow) -> None:
+        if flow.echo or not flow.link_credit:
+            self.give_credit()
+
+    def on_transfer(self, transfer: Transfer) -> None:
+        self.last_used = self.connection.last_heard
+        if self._first is None:
+            self._first = transfer
+        self._parts.append(transfer.payload)
+        if transfer.more and not transfer.aborted:
+            return
+        first, payload = self._first, b"".join(self._parts) if len(self._parts) > 1 else transfer.payload
+        self._first, self._parts = None, []
+        self._delivery_count = (self._delivery_count + 1) & 0xFFFFFFFF
+        self._credit -= 1
+        if not transfer.aborted:
+            self.on_message(first, payload)
+        if self._credit < _CREDIT // 2:
+            self.give_credit()
+
+    def on_message(self, transfer: Transfer, payload: bytes) -> None:
+        """A whole message came in."""
+
+    def answer(self, transfer: Transfer, outcome: Described) -> None:
+        """Say what became of it, if the client wants to know."""
+        if not transfer.settled and transfer.delivery_id is not None:
+            self.session.send(Disposition(True, transfer.delivery_id, transfer.delivery_id, True, outcome))
+
+
+class Sender(_Incoming):
+    """The client sends to an entity, no more than ``limit`` bytes at once."""
+
+    def __init__(self, session: AmqpSession, attach: Attach, address: str, limit: int) -> None:
+        super().__init__(session, attach, address)
+        self._limit = limit
+
+    def on_message(self, transfer: Transfer, payload: bytes) -> None:
+        def act() -> None:
+            self._store(transfer, payload)
+            self.answer(transfer, frames.ACCEPTED)
+
+        def refuse(refusal: Refusal) -> None:
+            self.answer(transfer, frames.rejected(refusal.condition, refusal.description))
+
+        self.connection.meet("send", self.address, act, refuse, self.detach)
+
+    def _store(self, transfer: Transfer, payload: bytes) -> None:
+        try:
+            payloads = batch_items(payload) if transfer.message_format == BATCH_FORMAT else [payload]
+            if len(payload) > self._limit:
+                raise Refusal(Condition.MESSAGE_SIZE_EXCEEDED, f"{len(payload)} bytes are more than {self._limit}")
+            self.server.send(self.address, payloads)
+        except CodecError as error:
+            raise Refusal(Condition.DECODE_ERROR, str(error)) from error
+
+
+class _Outgoing(Link):
+    """A link on which the client receives: keeps its credit."""
+
+    def __init__(self, session: AmqpSession, attach: Attach, address: str) -> None:
+        super().__init__(session, attach, address)
+        self.credit = 0
+        self._delivery_count = 0
+
+    def on_flow(self, flow: Flow) -> None:
+        self.last_used = self.connection.last_heard
+        if flow.link_credit is not None:
+            self.credit = (flow.delivery_count or 0) + flow.link_credit - self._delivery_count
+        self.pump()
+        if flow.drain:
+            self._delivery_count = (self._delivery_count + max(self.credit, 0)) & 0xFFFFFFFF
+            self.credit = 0
+        if flow.drain or flow.echo:
+            self.session.flow(self.handle, self._delivery_count, self.credit, drain=bool(flow.drain))
+
+    def _use_credit(self) -> None:
+        self.credit -= 1
+        self._delivery_count = (self._delivery_count + 1) & 0xFFFFFFFF
+
+
+class Receiver(_Outgoing):
+    """The client receives from a queue, or from one session of it.
+
+    Arguments:
+        delete: settled as it is sent, instead of locked.
+        session_id: the session that the link has locked.
+    """
+
+    def __init__(
+        self,
+        session: AmqpSession,
+        attach: Attach,
+        address: str,
+        queue: Queue,
+        delete: bool,
+        session_id: str | None = None,
+    ) -> None:
+        super().__init__(session, attach, address)
+        self.queue = queue
+        self.session_id = session_id
+        self._delete = delete
+        self._deliveries: set[uuid.UUID] = set()
+        queue.attached += 1
+
+    def pump(self) -> None:
+        if self.session_id is not None and not self.queue.owns_session(self.session_id, self):
+            self.detach(Refusal(Condition.SESSION_LOCK_LOST, f"the lock on the session {self.session_id!r} expired"))
+            return
+        if self.server.faults and self.server.faults.holds("receive", self.address):
+            return
+        while self.credit > 0 and self.session.window > 0 and not self.connection.congested:
+            if self.connection.over or not self._deliver_one():
+                return
+
+    def _deliver_one(self) -> bool:
+        if self._delete:
+            message = self.queue.receive_and_delete(self.session_id)
+            if message is None:
+                return False
+            self._use_credit()
+            payload = write_delivery(message.envelope, message.delivery_count, delivery_annotations(message))
+            self.session.deliver(self.handle, uuid.uuid4().bytes_le, payload, None)
+            return True
+        lock = self.queue.receive(self.session_id)
+        if lock is None:
+            return False
+        self._use_credit()
+        message = lock.message
+        payload = write_delivery(message.envelope, message.delivery_count, delivery_annotations(message, lock))
+        self._deliveries.add(lock.token)
+        self.session.deliver(self.handle, lock.token.bytes_le, payload, partial(self._on_outcome, lock.token))
+        return True
+
+    def _on_outcome(self, token: uuid.UUID, outcome: Described | None, answer: Callable[[Described], None]) -> None:
+        """Settle, and say so."""
+        self.last_used = self.connection.last_heard
+        self._deliveries.discard(token)
+
+        def act() -> None:
+            self.queue.settle(token, *_read_outcome(outcome))
+            plain = frames.rejected() if outcome is not None and outcome.descriptor == 0x25 else outcome
+            answer(plain or frames.ACCEPTED)
+
+        def refuse(refusal: Refusal) -> None:
+            answer(frames.rejected(refusal.condition, refusal.description))
+
+        self.connection.meet("settle", self.address, act, refuse, self.detach)
+
+    def closed(self) -> None:
+        self.queue.attached -= 1
+        self.server.forget(self)
+        if self.session_id is not None:
+            self.queue.release_session(self.session_id, self)
+
+    def keep_house(self, now: float) -> None:
+        if self._deliveries and self.session_id is None:
+            return  # the client works on what it has
+        super().keep_house(now)
+
+
+def _read_outcome(outcome: Described | None) -> tuple[Outcome, str, str]:
+    """What a client's outcome means, with reason and description of a dead letter."""
+    code = 0x24 if outcome is None else int(outcome.descriptor)
+    fields = [] if outcome is None else outcome.value
+    if code == 0x25:
+        error = fields[0].value if fields and fields[0] is not None else []
+        info = error[2] if len(error) > 2 and error[2] else {}
+        reason, description = info.get("DeadLetterReason"), info.get("DeadLetterErrorDescription")
+        return Outcome.DEAD_LETTER, str(reason or ""), str(description or "")
+    if code == 0x27:
+        return (Outcome.DEFER if len(fields) > 1 and fields[1] else Outcome.ABANDON), "", ""
+    return (Outcome.RELEASE if code == 0x26 else Outcome.COMPLETE), "", ""
+
+
+def delivery_annotations(message: Message, lock: Lock | None = None) -> dict[str, Any]:
+    """The annotations that the broker writes on a message for its receiver."""
+    annotations: dict[str, Any] = {
+        "x-opt-sequence-number": message.sequence,
+        "x-opt-enqueued-time": timestamp(message.enqueued),
+        "x-opt-enqueue-sequence-number": message.enqueued_sequence,
+        "x-opt-message-state": int(message.state),
+    }
+    if lock is not None:
+        annotations["x-opt-locked-until"] = timestamp(lock.until)
+    if message.dead_letter_source is not None:
+        annotations["x-opt-deadletter-source"] = message.dead_letter_source
+    return annotations
+
+
+class ResponseLink(_Outgoing):
+    """The client receives answers to its requests."""
+
+    def __init__(self, session: AmqpSession, attach: Attach, address: str) -> None:
+        super().__init__(session, attach, address)
+        self._waiting: list[bytes] = []
+
+    def respond(self, payload: bytes) -> None:
+        """Send an answer, as soon as there is credit."""
+        self._waiting.append(payload)
+        self.pump()
+
+    def pump(self) -> None:
+        while self._waiting and self.credit > 0:
+            self._use_credit()
+            self.session.deliver(self.handle, uuid.uuid4().bytes_le, self._waiting.pop(0), None)
+
+
+class RequestLink(_Incoming):
+    """The client sends requests to ``$cbs``, or to the ``$management`` of an entity."""
+
+    def on_message(self, transfer: Transfer, payload: bytes) -> None:
+        self.answer(transfer, frames.ACCEPTED)
+        try:
+            request = read_request(payload)
+        except CodecError as error:
+            self.detach(Refusal(Condition.DECODE_ERROR, str(error)))
+            return
+        is_token = self.address.lower() == "$cbs"
+        operation, entity = ("token", "$cbs") if is_token else ("request", self.address.rpartition("/")[0])
+
+        def act() -> None:
+            answer = self.server.put_token if is_token else self.server.manage
+            self._respond(request, *answer(self.connection, entity, request))
+
+        def refuse(refusal: Refusal) -> None:
+            self._respond(request, _status_of(refusal), refusal.description, None, refusal.condition)
+
+        self.connection.meet(operation, entity, act, refuse, self.detach)
+
+    def _respond(self, request: Request, status: int, description: str, body: Any, condition: str = "") -> None:
+        code, text = ("status-code", "status-description")
+        if self.address.lower() != "$cbs":
+            code, text = ("statusCode", "statusDescription")
+        application: dict[str, Any] = {code: Int(status), text: description}
+        if condition:
+            application["errorCondition"] = Symbol(condition)
+        payload = write_response(request.message_id, application, body)
+        for link in self.connection.links():
+            if isinstance(link, ResponseLink) and link.address.lower() == self.address.lower():
+                link.respond(payload)
+                return
+
+
+_STATUS = {
+    Condition.AUTH_FAILED: 401,
+    Condition.UNAUTHORIZED_ACCESS: 401,
+    Condition.ENTITY_DISABLED: 403,
+    Condition.RESOURCE_LIMIT_EXCEEDED: 403,
+    Condition.NOT_FOUND: 404,
+    Condition.MESSAGE_NOT_FOUND: 404,
+    Condition.ENTITY_ALREADY_EXISTS: 409,
+    Condition.MESSAGE_LOCK_LOST: 410,
+    Condition.SESSION_LOCK_LOST: 410,
+    Condition.ARGUMENT_ERROR: 400,
+    Condition.NOT_ALLOWED: 400,
+    Condition.NOT_IMPLEMENTED: 501,
+    Condition.SERVER_BUSY: 503,
+    Condition.TIMEOUT: 408,
+}
+
+
+def _status_of(refusal: Refusal) -> int:
+    return _STATUS.get(refusal.condition, 500)

@@ -1,0 +1,141 @@
+"""The requests of ``entity/$management``: peek, schedule, renew, settle by token, deferred messages, session state."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from kombu_paired.emulator.codec import Array
+from kombu_paired.emulator.envelope import Request, timestamp, write_delivery
+from kombu_paired.emulator.errors import Condition, Refusal
+from kombu_paired.emulator.links import delivery_annotations
+from kombu_paired.emulator.queues import Outcome, Queue
+
+__all__ = ("RequestDesk",)
+
+_OK, _EMPTY = 200, 204
+_STATUSES = {
+    "completed": Outcome.COMPLETE,
+    "abandoned": Outcome.ABANDON,
+    "defered": Outcome.DEFER,
+    "suspended": Outcome.DEAD_LETTER,
+}
+
+Answer = tuple[int, str, Any]
+
+
+class RequestDesk:
+    """Answers requests.
+
+    Arguments:
+        find: the queue of a path, to receive from; a topic's inbox, where that is allowed.
+        send: stores messages.
+    """
+
+    def __init__(self, find: Callable[[str], Queue], send: Callable[[str, list[bytes]], list[int]]) -> None:
+        self._find = find
+        self._send = send
+
+    def answer(self, entity: str, request: Request) -> Answer:
+        """Status, its description, and the body of the answer."""
+        operation = _operation(request)
+        handler = _HANDLERS.get(operation)
+        if handler is None:
+            raise Refusal(Condition.NOT_IMPLEMENTED, f"the emulator does not have the operation {operation!r}")
+        try:
+            return handler(self, entity, request.body or {})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise Refusal(Condition.ARGUMENT_ERROR, f"{operation}: malformed request, {error!r}") from error
+
+    def required_right(self, request: Request) -> str:
+        """The right that a request needs."""
+        return "Send" if "schedule" in _operation(request) else "Listen"
+
+    def _schedule(self, entity: str, body: dict[str, Any]) -> Answer:
+        numbers = self._send(entity, [bytes(message["message"]) for message in body["messages"]])
+        return _OK, "OK", {"sequence-numbers": Array(numbers)}
+
+    def _cancel(self, entity: str, body: dict[str, Any]) -> Answer:
+        self._find(entity).cancel_scheduled(body["sequence-numbers"])
+        return _OK, "OK", None
+
+    def _peek(self, entity: str, body: dict[str, Any]) -> Answer:
+        found = self._find(entity).peek(body["from-sequence-number"], body["message-count"], body.get("session-id"))
+        if not found:
+            return _EMPTY, "No messages", None
+        payloads = [
+            write_delivery(message.envelope, message.delivery_count, delivery_annotations(message)) for message in found
+        ]
+        return _OK, "OK", {"messages": [{"message": payload} for payload in payloads]}
+
+    def _receive_deferred(self, entity: str, body: dict[str, Any]) -> Answer:
+        queue, delete = self._find(entity), body.get("receiver-settle-mode") == 0
+        locks = queue.receive_deferred(body["sequence-numbers"], delete, body.get("session-id"))
+        messages = [
+            {
+                "lock-token": lock.token,
+                "message": write_delivery(
+                    lock.message.envelope,
+                    lock.message.delivery_count,
+                    delivery_annotations(lock.message, None if delete else lock),
+                ),
+            }
+            for lock in locks
+        ]
+        return _OK, "OK", {"messages": messages}
+
+    def _renew(self, entity: str, body: dict[str, Any]) -> Answer:
+        queue = self._find(entity)
+        return _OK, "OK", {"expirations": Array(timestamp(queue.renew(token)) for token in body["lock-tokens"])}
+
+    def _settle(self, entity: str, body: dict[str, Any]) -> Answer:
+        outcome = _STATUSES.get(str(body["disposition-status"]))
+        if outcome is None:
+            raise Refusal(Condition.ARGUMENT_ERROR, f"no disposition is called {body['disposition-status']!r}")
+        reason, description = body.get("deadletter-reason") or "", body.get("deadletter-description") or ""
+        for token in body["lock-tokens"]:
+            self._find(entity).settle(_token(token), outcome, reason, description)
+        return _OK, "OK", None
+
+    def _renew_session(self, entity: str, body: dict[str, Any]) -> Answer:
+        return _OK, "OK", {"expiration": timestamp(self._find(entity).renew_session(body["session-id"]))}
+
+    def _get_state(self, entity: str, body: dict[str, Any]) -> Answer:
+        return _OK, "OK", {"session-state": self._find(entity).session_state(body["session-id"])}
+
+    def _set_state(self, entity: str, body: dict[str, Any]) -> Answer:
+        state = body.get("session-state")
+        self._find(entity).set_session_state(body["session-id"], None if state is None else bytes(state))
+        return _OK, "OK", None
+
+    def _sessions(self, entity: str, body: dict[str, Any]) -> Answer:
+        skip, top = int(body.get("skip") or 0), int(body.get("top") or 100)
+        found = self._find(entity).session_ids()[skip : skip + top]
+        if not found:
+            return _EMPTY, "No sessions", None
+        return _OK, "OK", {"skip": skip + len(found), "sessions-ids": found}
+
+
+def _operation(request: Request) -> str:
+    """The name of the operation, which the SDK sends as bytes."""
+    name = request.application.get("operation", "")
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def _token(value: Any) -> uuid.UUID:
+    return value if isinstance(value, uuid.UUID) else uuid.UUID(str(value))
+
+
+_HANDLERS: dict[str, Callable[[RequestDesk, str, dict[str, Any]], Answer]] = {
+    "com.microsoft:schedule-message": RequestDesk._schedule,
+    "com.microsoft:cancel-scheduled-message": RequestDesk._cancel,
+    "com.microsoft:peek-message": RequestDesk._peek,
+    "com.microsoft:receive-by-sequence-number": RequestDesk._receive_deferred,
+    "com.microsoft:renew-lock": RequestDesk._renew,
+    "com.microsoft:update-disposition": RequestDesk._settle,
+    "com.microsoft:renew-session-lock": RequestDesk._renew_session,
+    "com.microsoft:get-session-state": RequestDesk._get_state,
+    "com.microsoft:set-session-state": RequestDesk._set_state,
+    "com.microsoft:get-message-sessions": RequestDesk._sessions,
+}

@@ -1,0 +1,105 @@
+"""The command line, tokens, and HTTP by hand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+from click.testing import CliRunner
+
+from kombu_paired.emulator import Emulator, Policy
+from kombu_paired.emulator.command import emulator as command
+from kombu_paired.emulator.errors import Refusal
+from kombu_paired.emulator.http import HttpConnection, HttpRequest, HttpResponse
+from kombu_paired.emulator.tokens import Policies
+
+
+def test_it_listens_says_where_and_ends_on_a_signal() -> None:
+    options = ["--port", "0", "--queue", "orders?requires_session=true&lock_duration=5", "--topic", "news:a,b"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kombu_paired.emulator", *options], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert "For demos and tests" in process.stdout.readline()
+        endpoint = process.stdout.readline()
+        assert "UseDevelopmentEmulator=true" in endpoint
+        host = endpoint.split("sb://")[1].split(";")[0]
+        with urllib.request.urlopen(f"http://{host}/$emulator/status", timeout=5) as answer:
+            status = json.load(answer)
+        assert set(status["queues"]) == {"orders"}
+        assert set(status["topics"]["news"]) == {"a", "b"}
+    finally:
+        process.terminate()
+        assert process.wait(5) == 0
+        process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    "options", [["--queue", "-bad"], ["--queue", "q?colour=red"], ["--policy", "nokey"], ["--policy", "a:b:Rule"]]
+)
+def test_mistakes_are_explained(options: list[str]) -> None:
+    result = CliRunner().invoke(command, ["--port", "0", *options])
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: ")
+
+
+def test_a_port_in_use_is_explained() -> None:
+    with Emulator() as running:
+        result = CliRunner().invoke(command, ["--port", str(running.port)])
+    assert "in use" in result.output
+
+
+def token(policy: Policy, expiry: int, signature: str | None = None) -> str:
+    audience = "sb%3A%2F%2Fhost%2Fq"
+    quoted = urllib.request.quote(signature or policy.sign(audience, expiry), safe="")
+    return f"SharedAccessSignature sr={audience}&sig={quoted}&se={expiry}&skn={policy.name}"
+
+
+def test_tokens() -> None:
+    policy = Policy.parse("reader:a/+=b==:listen")
+    policies = Policies([policy], lambda: 1000.0)
+    assert policies.rights(token(policy, 1001)) == {"Listen"}
+    for bad in (token(policy, 999), token(policy, 1001, "x"), token(Policy("other", "k"), 1001), "Bearer x", ""):
+        with pytest.raises(Refusal, match="Unauthorized"):
+            policies.rights(bad)
+    assert "Manage" in Policies([], time.time).rights("anything")
+
+
+class Wire:
+    def __init__(self) -> None:
+        self.written = b""
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.written += b"<closed>"
+
+
+@pytest.mark.parametrize("step", [1, 7, 1000])
+def test_http_arrives_in_any_pieces(step: int) -> None:
+    wire, seen = Wire(), []
+
+    def answer(request: HttpRequest, respond: object) -> None:
+        seen.append((request.method, request.path, request.query, request.body))
+        respond(HttpResponse(200, b"ok"))  # type: ignore[operator]
+
+    connection = HttpConnection(wire, answer)
+    stream = (
+        b"PUT /a%2Fb?x=1&$top=5 HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody"
+        b"PUT /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    )
+    for start in range(0, len(stream), step):
+        connection.feed(stream[start : start + step])
+    assert seen == [
+        ("PUT", "/a/b", {"x": "1", "$top": "5"}, b"body"),
+        ("PUT", "/c", {}, b"abcde"),
+        ("GET", "/", {}, b""),
+    ]
+    assert wire.written.count(b"200 OK") == 3
