@@ -147,6 +147,7 @@ class Pairing:
         self._senders = SenderPool(primary.sender)
         self._backlog_senders = SenderPool(lambda: BacklogSender(secondary.sender()))
         self._pinger = Pinger(self._ping, options.ping_interval, name=f"kombu-paired-ping-{name}", clock=clock)
+        self._last_failure: NamespaceFailure | None = None
         self._sender_id = f"{socket.gethostname()}/{os.getpid()}"
 
     def __repr__(self) -> str:
@@ -340,7 +341,11 @@ class Pairing:
             return
         primary = self._primary_reach.fresh_failure()
         if primary is not None or self.circuits.failed_over():
-            raise BacklogUnavailable(_both(primary, secondary))
+            raise BacklogUnavailable(self._both(primary, secondary))
+
+    def primary_was_reached(self) -> None:
+        """A consumer has just connected to it: it is not away as a whole."""
+        self._primary_reach.reached()
 
     def mark_healthy(self, entity: Entity) -> None:
         """Restore an entity by hand; a failure that counts will suspect it again."""
@@ -375,6 +380,7 @@ class Pairing:
             raise self._as_raised(failure) from failure.cause
         entity = message.entity
         if failure.kind.counts:
+            self._last_failure = failure
             self._note(entity, self.circuits.failed(entity), failure)
         self._emit_message(EventKind.SEND_FAILED, message, started, failure=failure, route="primary")
         is_over = self.circuits.state(entity) is CircuitState.FAILED_OVER
@@ -504,7 +510,7 @@ class Pairing:
         if last is None:
             return
         self._emit_message(EventKind.BACKLOG_UNAVAILABLE, message, started, failure=last)
-        raise BacklogUnavailable(_both(failure, last)) from last.cause
+        raise BacklogUnavailable(self._both(failure, last)) from last.cause
 
     def _divert_by(
         self, deadline: float, message: Message, diversion: Diversion, why: NamespaceFailure | None
@@ -605,7 +611,7 @@ class Pairing:
             try:
                 self.primary.probe(entity, self.options.send_timeout)
             except NamespaceFailure as found:
-                failure = found
+                failure = self._last_failure = found
                 self._learn(found)
             else:
                 self._primary_reach.reached()
@@ -688,6 +694,10 @@ class Pairing:
             self.events.emit(event)
             events.everywhere.emit(event)
 
+    def _both(self, primary: NamespaceFailure | None, secondary: NamespaceFailure) -> str:
+        first = str(primary) if primary else f"failed over; at last {self._last_failure}"
+        return f"neither namespace took the message. {first}; {secondary}"
+
     def _as_raised(self, failure: NamespaceFailure) -> BaseException:
         """What the caller gets: the driver's own error, except where it would not say which side failed."""
         if failure.kind is FailureKind.UNAUTHORIZED:
@@ -699,11 +709,6 @@ class Pairing:
             f"{failure}. Check the user, password, rights and virtual host in the URL of the "
             f"{'primary (broker_url)' if failure.namespace.startswith('primary') else 'secondary (option secondary)'}"
         )
-
-
-def _both(primary: NamespaceFailure | None, secondary: NamespaceFailure) -> str:
-    first = str(primary) if primary else "primary namespace: failed over"
-    return f"neither namespace took the message. {first}; {secondary}"
 
 
 _registry: dict[Any, Pairing] = {}

@@ -35,7 +35,8 @@ import sys
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from os import register_at_fork
 from typing import Any
@@ -73,6 +74,8 @@ CONSUMER_PATIENCE = 60.0
 STOP_CHECK = 0.2
 #: Seconds that closing the consumer's connection may take per answer of the broker.
 GOODBYE = 1.0
+#: Seconds per answer once it is known that none comes.
+NO_PATIENCE = 0.05
 
 _drivers: list[type[base.Transport]] = []
 
@@ -121,6 +124,8 @@ def _errors(name: str, instead: str | None = None) -> tuple[type[BaseException],
         found.update(dict.fromkeys(getattr(driver, name, None) or getattr(driver, instead or name, ()) or ()))
     if "connection" in name:
         found[BacklogUnavailable] = None
+    if name == "connection_errors":
+        found[PrimaryUnavailable] = None
     return tuple(found)
 
 
@@ -145,7 +150,8 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         self.implements = driver.implements
         self.driver_type = driver.driver_type
         self.driver_name = driver.driver_name
-        self.connection_errors = (*driver.connection_errors, BacklogUnavailable)
+        # A worker connects again after either; Kombu retries the first alone: the other is not worth waiting for.
+        self.connection_errors = (*driver.connection_errors, BacklogUnavailable, PrimaryUnavailable)
         self.channel_errors = driver.channel_errors
         recoverable = getattr(driver, "recoverable_connection_errors", driver.connection_errors)
         self.recoverable_connection_errors = (*recoverable, BacklogUnavailable)
@@ -213,16 +219,18 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
 
     def _connect_to_primary_once(self) -> Any:
         try:
-            return self.primary_transport.establish_connection()
+            connection = self.primary_transport.establish_connection()
         except Exception:
             self.pairing.primary.try_next_url()
             self._consumer_client = None  # a transport that failed to connect keeps half-made channels
             raise
+        self.pairing.primary_was_reached()
+        return connection
 
     def _say_once_that_it_waits(self, state: RetryCallState) -> None:
         if state.attempt_number == 1 and state.outcome is not None:
             logger.warning(
-                "the primary namespace %s is away (%s: %s): consuming waits for it; messages that are sent meanwhile go to "
+                "the primary namespace %s is away (%s: %s): consuming waits for it, and what is sent meanwhile goes to "
                 "the backlog",
                 self.pairing.primary.uri,
                 type(state.outcome.exception()).__name__,
@@ -357,16 +365,31 @@ class Connection:
         finally:
             self._end()
 
-    def collect(self) -> None:
+    def collect(self, patience: float = GOODBYE) -> None:
         """Let go without a goodbye."""
         primary, self.primary = self.primary, None
         try:
             if primary is not None:
-                self.transport.pairing.primary.hurry(primary, GOODBYE)
+                self.transport.pairing.primary.hurry(primary, patience)
                 driver = self.transport.primary_transport
                 getattr(driver, "_collect", driver.close_connection)(primary)
         finally:
             self._end()
+
+    @contextmanager
+    def saying_goodbye(self) -> Iterator[None]:
+        """A step of a goodbye. When a worker was told to stop, a silent primary is waited for once, and a moment."""
+        if not _worker_is_told_to_stop():
+            yield
+            return
+        namespace = self.transport.pairing.primary
+        namespace.hurry(self.primary, GOODBYE)
+        try:
+            yield
+        except Exception as exc:
+            if namespace.kind_of(exc).counts:
+                self.collect(NO_PATIENCE)
+            raise
 
     def _end(self) -> None:
         self._is_open = False
@@ -517,9 +540,11 @@ class Channel(base.StdChannel):  # type: ignore[misc]
 
     def basic_cancel(self, consumer_tag: str, **kwargs: Any) -> Any:
         """Cancel a consumer. On a closed channel there is none: Celery cancels again while it cleans up."""
-        if self._primary is not None:
-            return self._primary.basic_cancel(consumer_tag, **kwargs)
-        return None
+        connection, primary = self.connection, self._primary
+        if connection is None or primary is None:
+            return None
+        with connection.saying_goodbye():
+            return primary.basic_cancel(consumer_tag, **kwargs)
 
     def after_reply_message_received(self, queue: str) -> None:
         if self._primary is not None:
@@ -538,7 +563,8 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         if connection is not None:
             connection.discard(self)
             if primary is not None and connection.primary is not None:
-                primary.close()
+                with connection.saying_goodbye():
+                    primary.close()
 
     def end(self) -> None:
         """The connection is gone."""

@@ -318,6 +318,9 @@ class Link:
     def connected(self) -> None:
         """A new channel is there."""
 
+    def bound(self, timeout: float) -> None:
+        """Let every reply take at most ``timeout`` seconds, where the driver can be told."""
+
     def has_queue(self, name: str, timeout: float) -> bool:
         return True  # virtual transports make a queue when something is put into it
 
@@ -406,6 +409,7 @@ class KombuSender(Sender):
         answer = None
         channel = self.link.open(timeout)
         try:
+            self.link.bound(timeout)
             for declaration in declarations:
                 answer = getattr(channel, declaration.operation)(**declaration.arguments)
         except Exception as exc:

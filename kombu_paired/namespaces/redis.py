@@ -21,6 +21,8 @@ import redis
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
 from redis import exceptions
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from kombu_paired.declarations import Entity
 from kombu_paired.errors import NamespaceFailure
@@ -125,17 +127,29 @@ def consumer_options(connect_timeout: float, send_timeout: float) -> dict[str, A
     return {"socket_connect_timeout": connect_timeout, "socket_timeout": max(send_timeout, 5.0)}
 
 
+#: redis-py would try a command, and the ping before it, three times more.
+_ONCE = Retry(NoBackoff(), 0)
+
+
 def hurry(connection: Any, seconds: float) -> None:
     """Let no answer take longer than this, on open sockets and on those still to come."""
     for channel in list(connection.channels):
+        channel.socket_timeout = channel.socket_connect_timeout = seconds  # of the pool it will close with
         cached = channel.__dict__
         for name in ("client", "subclient"):
-            _limit(getattr(cached.get(name), "connection", None), seconds)
-        pool = cached.get("_pool")
-        if pool is not None:
-            pool.connection_kwargs.update(socket_timeout=seconds, socket_connect_timeout=seconds)
+            _hurry_one(getattr(cached.get(name), "connection", None), seconds)
+        for pool in filter(None, (cached.get("_pool"), cached.get("_async_pool"))):
+            pool.connection_kwargs.update(
+                socket_timeout=seconds, socket_connect_timeout=seconds, retry=_ONCE, health_check_interval=0
+            )
             for idle in list(pool._available_connections):
-                _limit(idle, seconds)
+                _hurry_one(idle, seconds)
+
+
+def _hurry_one(connection: Any, seconds: float) -> None:
+    if connection is not None:
+        connection.retry, connection.health_check_interval = _ONCE, 0
+        _limit(connection, seconds)
 
 
 def _limit(connection: Any, seconds: float) -> None:

@@ -1,0 +1,383 @@
+"""The brokers that the conformance suite runs against, one factory each.
+
+A namespace joins the suite by an entry in :data:`FACTORIES`: a class that can make namespaces on its broker, look into
+the broker by another way than the namespace, and make it suffer. What it cannot do it leaves out of ``abilities``, and
+the tests that need it are not collected for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import kombu
+import redis
+
+from kombu_paired.namespaces.base import Namespace
+from kombu_paired.namespaces.kombu import PROFILES, KombuNamespace
+from tests.support.nodes import LocalTestBroker
+
+#: Seconds that every call gets.
+TIMEOUT = 1.5
+
+#: What a broker, or the transport to it, can do; see ``Profile`` for the first four.
+ABILITIES = frozenset(
+    {
+        "confirmed",
+        "routed",
+        "keeps_unsettled",
+        "outlives_restart",
+        "returns_on_close",  # what a receiver holds when it closes goes back
+        "stores_backlog",  # a queue may be named like a backlog queue
+        "missing_queues",  # a queue that was not created is an error
+        "process",  # it is a process: killed, frozen, restarted
+        "full",
+        "network",  # a proxy in front of it: cut, blackhole
+        "password",
+        "exchanges",  # those that are missing are noticed
+        "priority",
+        "keeps_order",  # what goes back takes its old place
+        "encodes",  # a message is bytes in the broker, so that there are some that cannot be
+    }
+)
+
+
+def of_profile(scheme: str) -> set[str]:
+    """The abilities that the table of transports promises."""
+    profile = PROFILES[scheme]
+    names = ("confirmed", "routed", "keeps_unsettled", "outlives_restart")
+    return {name for name in names if getattr(profile, name)}
+
+
+class Site(ABC):
+    """One broker, as the suite sees it."""
+
+    abilities: ClassVar[set[str]]
+    number: int
+
+    def names(self, count: int) -> list[str]:
+        """Backlog queues as a pairing names them, or ordinary ones where a broker cannot store that."""
+        name = "main-{}/x-servicebus-transfer/{}" if "stores_backlog" in self.abilities else "backlog-{}-{}"
+        return [name.format(self.number, i) for i in range(count)]
+
+    @abstractmethod
+    def namespace(self, *, proxied: bool = False, password: str | None = None, **arguments: Any) -> Namespace:
+        """A namespace on it; ``proxied``: through the network that can be cut; ``password``: a wrong one."""
+
+    @abstractmethod
+    def stored(self, queue: str) -> int:
+        """How many messages wait in a queue, as the broker says when one asks it oneself."""
+
+    def kill(self) -> None:
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        raise NotImplementedError
+
+    def freeze(self) -> None:
+        raise NotImplementedError
+
+    def thaw(self) -> None:
+        raise NotImplementedError
+
+    def fill(self) -> None:
+        raise NotImplementedError
+
+    def unfill(self) -> None:
+        raise NotImplementedError
+
+    def cut(self) -> None:
+        raise NotImplementedError
+
+    def blackhole(self) -> None:
+        raise NotImplementedError
+
+    def heal(self) -> None:
+        raise NotImplementedError
+
+    def make_odd_queue(self, name: str) -> Callable[[], Any]:
+        """Make a queue that differs from what a pairing would make; the function tells what it is like."""
+        raise NotImplementedError
+
+    def spoil_queue(self, name: str) -> None:
+        """Let every message to this queue fail, and only those."""
+        raise NotImplementedError
+
+    def shorten_locks(self, monkeypatch: Any) -> None:  # noqa: B027
+        """Let the locks of a dead process end at once, where they last."""
+
+    def close(self) -> None:  # noqa: B027
+        """The test is over."""
+
+
+class BrokerSource(Protocol):
+    """What a factory may take from the fixtures."""
+
+    folder: Path
+
+    def broker(self, kind: str) -> LocalTestBroker: ...
+
+
+class BrokerSite(Site):
+    """On a real broker process."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, source: BrokerSource) -> None:
+        self.broker = source.broker(self.kind)
+
+    def namespace(self, *, proxied: bool = False, password: str | None = None, **arguments: Any) -> Namespace:
+        url = self.broker.proxied_url if proxied else self.broker.url
+        if password is not None:
+            user = {"amqp": "guest", "redis": ""}[self.kind]
+            url = f"{self.kind}://{user}:{password}@127.0.0.1{url.rpartition('127.0.0.1')[2]}"
+        return KombuNamespace("secondary", [url], {}, send_timeout=TIMEOUT, **arguments)
+
+    def kill(self) -> None:
+        self.broker.kill()
+
+    def restart(self) -> None:
+        self.broker.broker.restart()
+
+    def freeze(self) -> None:
+        self.broker.freeze()
+
+    def thaw(self) -> None:
+        self.broker.thaw()
+
+    def fill(self) -> None:
+        self.broker.fill()
+
+    def unfill(self) -> None:
+        self.broker.unfill()
+
+    def cut(self) -> None:
+        self.broker.cut()
+
+    def blackhole(self) -> None:
+        self.broker.blackhole()
+
+    def heal(self) -> None:
+        self.broker.heal()
+
+
+class RabbitMQ(BrokerSite):
+    kind = "amqp"
+    abilities = of_profile("amqp") | {
+        "returns_on_close",
+        "stores_backlog",
+        "missing_queues",
+        "process",
+        "full",
+        "network",
+        "password",
+        "exchanges",
+        "priority",
+        "keeps_order",
+        "encodes",
+    }
+    queue_type: ClassVar[str | None] = None
+
+    def namespace(self, **arguments: Any) -> Namespace:
+        arguments.setdefault("queue_type", self.queue_type)
+        return super().namespace(**arguments)
+
+    @contextlib.contextmanager
+    def _channel(self) -> Iterator[Any]:
+        with kombu.Connection(self.broker.url) as connection, connection.channel() as channel:
+            yield channel
+
+    def stored(self, queue: str) -> int:
+        count = self.broker.broker.erl(
+            'lists:sum([N || Q <- rabbit_amqqueue:list(<<"/">>), element(4, element(2, Q)) =:= '
+            f"{_binary(queue)}, {{messages, N}} <- rabbit_amqqueue:info(Q, [messages])])"
+        )
+        return int(count)
+
+    def make_odd_queue(self, name: str) -> Callable[[], Any]:
+        with self._channel() as channel:
+            channel.queue_declare(
+                name, durable=False, auto_delete=False, arguments={"x-max-length": 77, "x-message-ttl": 3_600_000}
+            )
+        return lambda: self.broker.broker.erl(
+            '[rabbit_amqqueue:info(Q, [durable, arguments]) || Q <- rabbit_amqqueue:list(<<"/">>), '
+            f"element(4, element(2, Q)) =:= {_binary(name)}]"
+        )
+
+    def spoil_queue(self, name: str) -> None:
+        with self._channel() as channel:
+            channel.queue_declare(
+                name,
+                durable=True,
+                auto_delete=False,
+                arguments={"x-max-length": 0, "x-overflow": "reject-publish"},
+            )
+
+
+class RabbitMQQuorum(RabbitMQ):
+    queue_type = "quorum"
+    abilities = RabbitMQ.abilities - {"priority", "keeps_order"}
+
+    def kill(self) -> None:
+        """RabbitMQ writes down twice a second which quorum queues there are; one that is younger is lost for good."""
+        self.broker.broker.erl("[dets:sync(Table) || Table <- dets:all()]")
+        super().kill()
+
+    def restart(self) -> None:
+        """A quorum queue works once it has a leader again."""
+        super().restart()
+        deadline = time.monotonic() + 30
+        while "{error" in (state := self._members()) or "{timeout" in state:
+            assert time.monotonic() < deadline, state
+            time.sleep(0.05)
+
+    def _members(self) -> str:
+        return self.broker.broker.erl(
+            '[ra:members(amqqueue:get_pid(Q), 1000) || Q <- rabbit_amqqueue:list(<<"/">>), '
+            "amqqueue:get_type(Q) =:= rabbit_quorum_queue]"
+        )
+
+    def stored(self, queue: str) -> int:
+        with self._channel() as channel:
+            try:
+                return int(channel.queue_declare(queue, passive=True).message_count)
+            except Exception:
+                return 0
+
+
+class Redis(BrokerSite):
+    kind = "redis"
+    # Our local Redis has its append-only file turned on.
+    abilities = of_profile("redis") | {
+        "outlives_restart",
+        "returns_on_close",
+        "stores_backlog",
+        "process",
+        "full",
+        "network",
+        "password",
+        "exchanges",
+        "priority",
+        "keeps_order",
+        "encodes",
+    }
+
+    def namespace(self, *, password: str | None = None, **arguments: Any) -> Namespace:
+        if password is not None:  # without one of its own, it takes any
+            self.broker.broker.set_password("default", "the right one")
+        return super().namespace(password=password, **arguments)
+
+    def stored(self, queue: str) -> int:
+        with redis.Redis.from_url(self.broker.url) as client:
+            lists = [queue, *(f"{queue}\x06\x16{step}" for step in (3, 6, 9))]
+            return sum(client.llen(each) for each in lists)
+
+    def spoil_queue(self, name: str) -> None:
+        with redis.Redis.from_url(self.broker.url) as client:
+            client.set(name, "not a list")
+
+    def make_odd_queue(self, name: str) -> Callable[[], Any]:
+        with redis.Redis.from_url(self.broker.url) as client:
+            client.lpush(name, "somebody's")
+
+        def look() -> Any:
+            with redis.Redis.from_url(self.broker.url) as client:
+                return client.lrange(name, 0, -1)
+
+        return look
+
+    def shorten_locks(self, monkeypatch: Any) -> None:
+        monkeypatch.setattr("kombu_paired.namespaces.redis.LOCK_SECONDS", 0.5)
+
+
+class Filesystem(Site):
+    # A file's name ends with its queue's, so that a queue's name cannot hold a slash.
+    abilities = of_profile("filesystem") | {"returns_on_close", "encodes"}
+
+    def __init__(self, source: BrokerSource) -> None:
+        folder = source.folder
+        for name in ("data", "control"):
+            (folder / name).mkdir()
+        self.folder = folder
+        # What is bound is remembered in the process besides, whatever the folder.
+        from kombu.transport.filesystem import Transport
+
+        Transport.global_state.clear()
+
+    def namespace(self, **arguments: Any) -> Namespace:
+        options = {
+            "data_folder_in": str(self.folder / "data"),
+            "data_folder_out": str(self.folder / "data"),
+            "control_folder": str(self.folder / "control"),
+        }
+        return KombuNamespace("primary", ["filesystem://"], options, send_timeout=TIMEOUT, **arguments)
+
+    def stored(self, queue: str) -> int:
+        return len(list((self.folder / "data").glob(f"*.{queue}.msg")))
+
+
+class SQLAlchemy(Site):
+    abilities = of_profile("sqla") | {"returns_on_close", "stores_backlog", "encodes"}
+
+    def __init__(self, source: BrokerSource) -> None:
+        self.file = source.folder / "broker.sqlite"
+
+    def namespace(self, **arguments: Any) -> Namespace:
+        return KombuNamespace("primary", [f"sqla+sqlite:///{self.file}"], {}, send_timeout=TIMEOUT, **arguments)
+
+    def stored(self, queue: str) -> int:
+        import sqlite3
+
+        with contextlib.closing(sqlite3.connect(self.file)) as database:
+            tables = {name for (name,) in database.execute("select name from sqlite_master")}
+            if "kombu_queue" not in tables:
+                return 0
+            [(count,)] = database.execute(
+                "select count(*) from kombu_message m join kombu_queue q on m.queue_id = q.id "
+                "where q.name = ? and m.visible",
+                [queue],
+            )
+            return int(count)
+
+
+class Memory(Site):
+    abilities = of_profile("memory") | {"stores_backlog"}
+
+    def __init__(self, source: BrokerSource) -> None:
+        self._forget()
+
+    def namespace(self, **arguments: Any) -> Namespace:
+        return KombuNamespace("primary", ["memory://"], {}, send_timeout=TIMEOUT, **arguments)
+
+    def stored(self, queue: str) -> int:
+        from kombu.transport.memory import Channel
+
+        return Channel.queues[queue].qsize() if queue in Channel.queues else 0
+
+    def close(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        from kombu.transport.memory import Channel, Transport
+
+        Channel.queues.clear()
+        Transport.global_state.clear()
+
+
+#: Name -> what makes it. A namespace on another broker joins the suite here.
+FACTORIES: dict[str, type[Site]] = {
+    "rabbitmq": RabbitMQ,
+    "rabbitmq-quorum": RabbitMQQuorum,
+    "redis": Redis,
+    "filesystem": Filesystem,
+    "sqlalchemy": SQLAlchemy,
+    "memory": Memory,
+}
+
+
+def _binary(text: str) -> str:
+    return f'<<"{text}"/utf8>>'

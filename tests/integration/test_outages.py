@@ -1,0 +1,439 @@
+"""What a Celery application lives through when its broker is killed, cut off, frozen, full, or gone from the start.
+
+Real brokers, real workers, and the ledger alone says what ran.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from kombu_paired import events
+from kombu_paired.cli.local_brokers import LocalRabbitMQ, LocalRedis, spawn, stop_tree
+from kombu_paired.errors import BacklogUnavailable, NamespaceUnauthorized
+from kombu_paired.events import Event, EventKind
+from kombu_paired.transport import pairing_of
+from tests.support.nodes import ROOT, LocalTestBroker
+from tests.support.shop import shop_environment
+
+SEND_TIMEOUT = 2.0
+#: What a worker held when Redis died comes back after this many seconds, and not after Kombu's hour.
+REDIS_GIVES_BACK = {"visibility_timeout": 5, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+
+_names = itertools.count(1)
+
+
+@pytest.fixture
+def options(secondary: LocalTestBroker, broker_kind: str) -> dict[str, Any]:
+    """Quick settings, and a primary name of its own: no two tests share a pairing or a backlog."""
+    primary_options = REDIS_GIVES_BACK if broker_kind == "redis" else {}
+    return {
+        "secondary": secondary.url,
+        "primary_name": f"{broker_kind}-shop-{next(_names)}",
+        "primary_options": primary_options,
+        "backlog_queue_count": 4,
+        "send_timeout": SEND_TIMEOUT,
+        "failover_interval": 1,
+        "ping_interval": 1,
+        "syphon_poll": 5,
+    }
+
+
+@pytest.fixture
+def paired_shop(
+    shop_factory: Callable[..., Celery], primary: LocalTestBroker, options: dict[str, Any]
+) -> Iterator[Callable[..., Celery]]:
+    """A producer in this process: ``paired_shop(primary.proxied_url)``; its pairing ends with the test."""
+    shops: list[Celery] = []
+
+    def make(url: str | None = None, conf: dict[str, Any] | None = None) -> Celery:
+        shops.append(shop_factory(f"paired+{url or primary.url}", options, conf=conf))
+        return shops[-1]
+
+    yield make
+    for shop in shops:
+        with shop.connection_for_write() as connection:
+            pairing_of(connection).close()
+
+
+@pytest.fixture
+def paired_worker(worker_factory: Any, primary: LocalTestBroker, options: dict[str, Any]) -> Callable[..., Any]:
+    """A worker that syphons: ``paired_worker(setup=False)`` is one that does not."""
+
+    def start(**arguments: Any) -> Any:
+        return worker_factory(f"paired+{primary.url}", options, **arguments)
+
+    return start
+
+
+@dataclass
+class Traffic:
+    """What publishing looked like to the application."""
+
+    errors: list[Exception] = field(default_factory=list)
+    longest: float = 0.0
+
+    def publish(self, send: Callable[[int], Any], numbers: Iterable[int], pace: float = 0.0) -> None:
+        for number in numbers:
+            started = time.monotonic()
+            try:
+                send(number)
+            except Exception as exc:
+                self.errors.append(exc)
+            self.longest = max(self.longest, time.monotonic() - started)
+            time.sleep(pace)
+
+
+@contextmanager
+def heard(*kinds: EventKind) -> Iterator[list[Event]]:
+    """The events of these kinds, of all pairings in this process."""
+    found: list[Event] = []
+    listener = found.append
+    events.everywhere.listen(listener, kinds)
+    try:
+        yield found
+    finally:
+        events.everywhere.silence(listener)
+
+
+_DEPTHS_OF_RABBITMQ = (
+    "[{element(4, amqqueue:get_name(Q)), proplists:get_value(messages, rabbit_amqqueue:info(Q, [messages]))}"
+    ' || Q <- rabbit_amqqueue:list(<<"/">>)]'
+)
+
+
+def depths(node: LocalTestBroker) -> dict[str, int]:
+    """How many messages are in each queue, those that somebody holds included, as the broker itself says."""
+    broker = node.broker
+    if isinstance(broker, LocalRabbitMQ):
+        answer = broker.erl(_DEPTHS_OF_RABBITMQ)
+        return {name: int(size) for name, size in re.findall(r'{<<"([^"]*)">>,(\d+)}', answer)}
+    assert isinstance(broker, LocalRedis)
+    sizes = {"list": "LLEN", "hash": "HLEN"}
+    found: dict[str, int] = {}
+    for key in broker.command("KEYS", "*"):
+        size = sizes.get(broker.command("TYPE", key))
+        if size is not None:
+            name = key.split("\x06")[0].removesuffix("/$Locked")
+            found[name] = found.get(name, 0) + broker.command(size, key)
+    return found
+
+
+def backlog(node: LocalTestBroker) -> int:
+    """How many messages wait in all backlog queues of a secondary; dead letters are not among them."""
+    return sum(size for name, size in depths(node).items() if re.search(r"/x-servicebus-transfer/\d+$", name))
+
+
+def dead_letters(node: LocalTestBroker) -> int:
+    return sum(size for name, size in depths(node).items() if name.endswith("/$DeadLetterQueue"))
+
+
+def wait_for(condition: Callable[[], Any], timeout: float, failure: str | Callable[[], str]) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(failure if isinstance(failure, str) else failure())
+        time.sleep(0.02)
+
+
+def assert_backlog_empties(node: LocalTestBroker, timeout: float = 10.0) -> None:
+    wait_for(lambda: backlog(node) == 0, timeout, lambda: f"the backlog does not empty: {depths(node)}")
+
+
+# -- rows 1 to 4, and 6: nobody notices, nothing is lost -----------------------------------------------------------
+
+
+def test_all_run_that_waited_in_a_killed_primary_or_were_published_after(
+    primary, secondary, paired_shop, paired_worker, ledger
+):
+    shop, traffic = paired_shop(), Traffic()
+    paired_worker(conf={"worker_prefetch_multiplier": 1})
+    traffic.publish(lambda n: shop.slow_record.delay(n, 0.05), range(300))
+    ledger.wait_for(5, timeout=10)
+
+    primary.kill()
+    waiting = 300 - len(ledger.counts())
+    traffic.publish(shop.record.delay, range(300, 700))
+    assert backlog(secondary) == 400  # the worker's syphon has nowhere to move them
+    primary.restart()
+
+    ledger.wait_for(700, timeout=60)
+    assert traffic.errors == []
+    assert waiting > 200
+    assert_backlog_empties(secondary)
+
+
+def test_all_run_when_only_producers_are_cut_off(primary, secondary, paired_shop, paired_worker, ledger):
+    paired_worker()
+    shop, traffic = paired_shop(primary.proxied_url), Traffic()
+
+    traffic.publish(shop.record.delay, range(100))
+    primary.cut()
+    with heard(EventKind.DIVERTED) as diverted:
+        traffic.publish(shop.record.delay, range(100, 600), pace=0.004)
+        ledger.wait_for(600, timeout=30)  # the workers, and their syphon, are not cut off
+    with heard(EventKind.RESTORED) as restored:
+        primary.heal()
+        wait_for(lambda: restored, 10, "the healed primary is not found again")
+    with heard(EventKind.DIVERTED) as diverted_after:
+        traffic.publish(shop.record.delay, range(600, 700))
+
+    ledger.wait_for(700, timeout=30)
+    assert traffic.errors == []
+    assert (len(diverted), len(diverted_after)) == (500, 0)
+    assert_backlog_empties(secondary)
+
+
+def test_a_frozen_primary_delays_a_publish_a_little_and_doubles_only_what_is_marked(
+    primary, secondary, paired_shop, paired_worker, ledger
+):
+    paired_worker()
+    shop, traffic = paired_shop(), Traffic()
+    numbers = itertools.count()
+    ids: dict[int, str] = {}
+    enough = threading.Event()
+
+    def send(n: int) -> None:
+        ids[n] = shop.record.delay(n).id
+
+    def send_until_told() -> None:
+        traffic.publish(send, itertools.takewhile(lambda _: not enough.is_set(), numbers), pace=0.002)
+
+    with heard(EventKind.DIVERTED) as diverted:
+        producer = threading.Thread(target=send_until_told)
+        producer.start()
+        wait_for(lambda: len(ids) > 200, 20, "nothing is published")
+        primary.freeze()
+        wait_for(lambda: len(diverted) > 200, 20, "nothing is diverted")
+        primary.thaw()
+        thawed = len(ids)
+        wait_for(lambda: len(ids) > thawed + 300, 20, "nothing is published after the thaw")
+        enough.set()
+        producer.join(20)
+
+    counts = ledger.wait_for(len(ids), timeout=30)
+    assert_backlog_empties(secondary)
+    counts = ledger.wait_until_quiet(1, timeout=20)
+    assert traffic.errors == []
+    assert traffic.longest < SEND_TIMEOUT + 1
+    assert ledger.missing(ids) == set()
+    marked = {event.message_id for event in diverted if event.maybe_duplicate}
+    assert 1 <= len(marked) < 5
+    assert {ids[n] for n, count in counts.items() if count > 1} <= marked
+
+
+def test_all_run_that_was_published_while_the_primary_was_full(primary, secondary, paired_shop, paired_worker, ledger):
+    worker = paired_worker()
+    shop, traffic = paired_shop(), Traffic()
+    traffic.publish(shop.record.delay, range(50))
+    ledger.wait_for(50, timeout=20)
+
+    primary.fill()
+    traffic.publish(shop.record.delay, range(50, 350), pace=0.005)
+    assert len(ledger.counts()) < 100  # it is full indeed: nothing comes through it
+    primary.unfill()
+
+    ledger.wait_for(350, timeout=60)
+    assert traffic.errors == []
+    assert worker.alive()
+    assert_backlog_empties(secondary)
+
+
+def produce_in_a_new_process(environment: dict[str, str], program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program with the shop as ``app``."""
+    return subprocess.run(
+        [sys.executable, "-c", f"from tests.support.shop import app\n{program}"],
+        env=os.environ | environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_process_that_starts_while_the_primary_is_down_publishes(primary, secondary, options, paired_worker, ledger):
+    primary.kill()
+
+    done = produce_in_a_new_process(
+        shop_environment(f"paired+{primary.url}", options, ledger=ledger, setup=False),
+        "for n in range(200): app.record.delay(n)",
+    )
+
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert backlog(secondary) == 200
+    worker = paired_worker(wait=False)  # so does a worker
+    primary.restart()
+    worker.ready()
+    ledger.wait_for(200, timeout=30)
+    assert_backlog_empties(secondary)
+
+
+# -- row 5: configured wrongly ----------------------------------------------------------------------------------------
+
+
+def test_a_wrong_password_on_the_primary_is_raised_at_once_and_nothing_is_diverted(primary, secondary, paired_shop):
+    user = "default" if primary.kind == "redis" else "guest"
+    primary.broker.set_password(user, "the-right-one")
+    shop, traffic = paired_shop(primary.url.replace("the-right-one", "s3cret-but-wrong")), Traffic()
+
+    traffic.publish(shop.record.delay, range(3))
+
+    assert [type(error) for error in traffic.errors] == [NamespaceUnauthorized] * 3
+    assert traffic.longest < 1.5
+    assert backlog(secondary) == 0
+    for error in traffic.errors:
+        assert isinstance(error, OperationalError)
+        assert f"primary namespace {primary.kind}://" in str(error)
+        assert str(primary.port) in str(error)
+        assert "s3cret" not in str(error)
+
+
+# -- row 7: both are down ---------------------------------------------------------------------------------------------
+
+
+def take_away(node: LocalTestBroker, how: str) -> None:
+    {"killed": node.kill, "frozen": node.freeze}[how]()
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
+@pytest.mark.parametrize(
+    ("one", "other"), [("killed", "killed"), ("frozen", "frozen"), ("frozen", "killed"), ("killed", "frozen")]
+)
+def test_both_away_is_told_within_two_send_timeouts(primary, secondary, paired_shop, one, other, warm):
+    shop = paired_shop()
+    if warm:
+        shop.record.delay(0)
+    take_away(primary, one)
+    take_away(secondary, other)
+
+    for n in range(1, 4):
+        started = time.monotonic()
+        with pytest.raises(BacklogUnavailable) as raised:
+            shop.record.apply_async((n,), retry=False)
+        assert time.monotonic() - started < 2 * SEND_TIMEOUT + 0.2
+        assert f"primary namespace {primary.kind}://" in str(raised.value)
+        assert f"secondary namespace {secondary.kind}://" in str(raised.value)
+        assert isinstance(raised.value, OperationalError)
+
+
+def test_celerys_own_retry_policy_applies_while_both_are_away(primary, secondary, paired_shop):
+    pauses: list[float] = []
+    policy = {"max_retries": 3, "interval_start": 0.4, "interval_step": 0, "interval_max": 0.4}
+    policy["errback"] = lambda exc, pause: pauses.append(pause)
+    shop = paired_shop()
+    primary.kill()
+    secondary.kill()
+
+    started = time.monotonic()
+    with pytest.raises(BacklogUnavailable):
+        shop.record.apply_async((1,), retry=True, retry_policy=policy)
+    took = time.monotonic() - started
+
+    assert pauses.count(0.4) == 3
+    assert 1.2 <= took < 1.2 + 2 * SEND_TIMEOUT
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_retry_finds_the_secondary_that_came_back(primary, secondary, paired_shop, how):
+    policy = {"max_retries": 20, "interval_start": 0.5, "interval_step": 0, "interval_max": 0.5}
+    shop = paired_shop(conf={"task_publish_retry_policy": policy})
+    shop.record.delay(0)
+    take_away(primary, how)
+    take_away(secondary, how)
+    bring_back = secondary.broker.restart if how == "killed" else secondary.thaw
+    timer = threading.Timer(3, bring_back)
+    timer.start()
+
+    shop.record.delay(1)
+
+    timer.join()
+    assert backlog(secondary) == 1
+
+
+# -- row 12: when due, and not when expired ----------------------------------------------------------------------------
+
+
+def test_countdown_and_expires_through_an_outage(primary, secondary, paired_shop, paired_worker, ledger):
+    shop, due = paired_shop(), {}
+    worker = paired_worker()
+
+    def send(n: int, countdown: float, **options: Any) -> None:
+        due[n] = time.time() + countdown
+        shop.record.apply_async((n,), countdown=countdown, **options)
+
+    send(1, 9)  # the worker has it when the primary dies
+    send(2, 2)
+    wait_for(lambda: worker.count_in_log("received") == 2, 10, "the worker does not hold them")
+    primary.kill()
+    send(3, 14)
+    send(4, 1)
+    send(5, 1, expires=300)
+    shop.record.apply_async((90,), expires=2)
+    shop.record.apply_async((91,), countdown=1, expires=2)
+    shop.record.apply_async((92,), expiration=2)
+    shop.record.apply_async((6,), expiration=300)
+    time.sleep(2.1)  # the outage outlasts what expires
+    primary.restart()
+    assert_backlog_empties(secondary, timeout=30)
+    at_home = time.time()
+
+    ledger.wait_for(6, timeout=60)
+    counts = ledger.wait_until_quiet(1, timeout=10)
+    assert set(counts) == {1, 2, 3, 4, 5, 6}
+    for n, ran_at, _ in ledger.entries():
+        assert ran_at >= due.get(n, 0) - 0.01
+        if n == 3:
+            assert ran_at < max(due[3], at_home) + 2
+    assert dead_letters(secondary) == 3  # Celery's expires is a time to live as well
+
+
+def test_beat_goes_on_through_an_outage(primary, secondary, options, paired_worker, ledger, tmp_path):
+    schedule = {
+        "tick": {"task": "shop.record", "schedule": 1.0, "args": [1]},
+        "fleeting": {"task": "shop.record", "schedule": 1.0, "args": [2], "options": {"expires": 1.0}},
+    }
+    environment = shop_environment(
+        f"paired+{primary.url}", options, ledger=ledger, setup=False, conf={"beat_schedule": schedule}
+    )
+    log = tmp_path / "beat.log"
+    command = [sys.executable, "-m", "celery", "-A", "tests.support.shop", "beat", "--loglevel", "INFO"]
+    command += ["--schedule", str(tmp_path / "schedule")]
+    paired_worker()
+    beat = spawn(command, env=os.environ | environment | {"PYTHONPATH": str(ROOT)}, log=log, cwd=tmp_path)
+    try:
+
+        def sent(entry: str) -> int:
+            return log.read_text().count(f"Sending due task {entry} ")
+
+        wait_for(lambda: len(ledger.executed()) > 4, 30, log.read_text)
+        primary.kill()
+        before = sent("tick")
+        wait_for(lambda: sent("tick") >= before + 8, 20, log.read_text)
+        assert beat.poll() is None
+        primary.restart()
+        returned = time.time()
+        wait_for(lambda: sum(at > returned + 3 for _, at, _ in ledger.entries()) > 4, 30, log.read_text)
+        beat.send_signal(signal.SIGTERM)
+        beat.wait(10)
+    finally:
+        stop_tree(beat)
+
+    assert_backlog_empties(secondary)
+    ledger.wait_until_quiet(1, timeout=20)
+    ids = {n: {task_id for number, _, task_id in ledger.entries() if number == n} for n in (1, 2)}
+    assert len(ids[1]) == sent("tick")
+    assert 0 < len(ids[2]) <= sent("fleeting") - 4  # what expired in the outage does not run after it
+    assert "Traceback" not in log.read_text()  # beat itself saw no outage

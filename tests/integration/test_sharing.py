@@ -1,0 +1,913 @@
+"""What many share: backlog queues, processes, threads, connections; and what Kombu's own interface promises.
+
+Truth comes from the queues and from the ledger, which are looked at past the transport.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+
+import kombu
+import pytest
+import redis
+from kombu import Connection, Exchange, Queue
+from kombu.pools import connections, producers
+
+from kombu_paired.circuit import CircuitState
+from kombu_paired.cli.local_brokers import LocalRabbitMQ, spawn, stop_tree
+from kombu_paired.declarations import Entity
+from kombu_paired.errors import BacklogUnavailable, PairingClosed, PrimaryUnavailable
+from kombu_paired.syphon import Syphon
+from kombu_paired.transport import pairing_of
+from tests.support.nodes import ROOT
+from tests.support.shop import shop_environment
+
+SEND_TIMEOUT = 2.0
+
+_names = itertools.count(1)
+
+
+@pytest.fixture
+def options(secondary, broker_kind):
+    """Quick settings, and a primary name of its own."""
+    return {
+        "secondary": secondary.url,
+        "primary_name": f"{broker_kind}-sharing-{next(_names)}",
+        "primary_options": {"visibility_timeout": 5} if broker_kind == "redis" else {},
+        "backlog_queue_count": 3,
+        "send_timeout": SEND_TIMEOUT,
+        "failover_interval": 0,
+        "ping_interval": 1,
+        "syphon_poll": 2,
+    }
+
+
+@pytest.fixture
+def connect(primary, options):
+    """``connect(url, send_timeout=5)``: a paired connection; its pairing is closed after the test."""
+    made = []
+
+    def make(url=None, **more):
+        made.append(Connection(f"paired+{url or primary.url}", transport_options={**options, **more}))
+        return made[-1]
+
+    yield make
+    for connection in made:
+        try:
+            pairing_of(connection).close()
+        finally:
+            connection.release()
+
+
+@pytest.fixture
+def syphon():
+    """``syphon(pairing)``: started, and stopped after the test."""
+    running = []
+
+    def start(pairing):
+        running.append(Syphon(pairing))
+        running[-1].start()
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.stop()
+
+
+# -- looking past the transport ---------------------------------------------------------------------------------
+
+
+def depth(broker, queue):
+    """How many messages are in a queue, those that somebody holds included; None if there is no such queue."""
+    if broker.kind == "redis":
+        with redis.Redis.from_url(broker.url) as client:
+            names = [queue, *(f"{queue}\x06\x16{step}" for step in (3, 6, 9))]
+            waiting = sum(client.llen(name) for name in names if client.type(name) == b"list")
+            return waiting + client.hlen(queue + "/$Locked")
+    found = broker.broker.erl(
+        '[N || Q <- rabbit_amqqueue:list(<<"/">>), element(4, element(2, Q)) =:= '
+        f'<<"{queue}">>, {{messages, N}} <- rabbit_amqqueue:info(Q, [messages])] ++ [none]'
+    )
+    return None if found == "[none]" else int(found.strip("[]").split(",")[0])
+
+
+def take_all(broker, *queues):
+    """Drain queues with plain Kombu; the bodies."""
+    bodies = []
+    with Connection(broker.url) as connection, connection.channel() as channel:
+        for queue in queues:
+            while (message := Queue(queue)(channel).get(no_ack=True)) is not None:
+                bodies.append(message.payload)
+    return bodies
+
+
+def backlog_names(options):
+    return [f"{options['primary_name']}/x-servicebus-transfer/{i}" for i in range(options["backlog_queue_count"])]
+
+
+def backlog(secondary, options):
+    """Messages in each backlog queue."""
+    return [depth(secondary, name) or 0 for name in backlog_names(options)]
+
+
+def wait_until(condition, timeout=20.0, what="it"):
+    deadline = time.monotonic() + timeout
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come true in {timeout:g} s"
+        time.sleep(0.05)
+    return found
+
+
+def publish(connection, n, queue="orders", **more):
+    """Publish number ``n`` to a queue of its own, declared first."""
+    properties = {"declare": [Queue(queue)], "retry": False, "routing_key": queue, "delivery_mode": 2, **more}
+    with connection.channel() as channel:
+        kombu.Producer(channel).publish(n, **properties)
+
+
+def took(call):
+    started = time.monotonic()
+    call()
+    return time.monotonic() - started
+
+
+# -- acceptance 9: one backlog queue fails ------------------------------------------------------------------------
+
+
+def spoil(secondary, name):
+    """Let every message to this queue fail. The function makes it whole, and returns what was in it."""
+    if secondary.kind == "redis":
+        with redis.Redis.from_url(secondary.url) as client:
+            if client.exists(name):
+                client.rename(name, name + ".kept")
+            client.set(name, "not a list")
+
+        def mend():
+            with redis.Redis.from_url(secondary.url) as client:
+                client.delete(name)
+                if client.exists(name + ".kept"):
+                    client.rename(name + ".kept", name)
+    else:
+        broker = secondary.broker
+        assert isinstance(broker, LocalRabbitMQ)
+        # Full a little above what is in it: a limit below would have RabbitMQ drop what is there.
+        limit = (depth(secondary, name) or 0) + 200
+        broker.erl(
+            f'rabbit_policy:set(<<"/">>, <<"spoilt">>, <<"^{name}$">>, [{{<<"max-length">>, {limit}}}, '
+            '{<<"overflow">>, <<"reject-publish">>}], 0, <<"queues">>, <<"test">>)'
+        )
+
+        def mend():
+            broker.erl('rabbit_policy:delete(<<"/">>, <<"spoilt">>, <<"test">>)')
+
+    return mend
+
+
+def test_a_failing_backlog_queue_is_pulled_for_all_and_comes_back(connect, primary, secondary, options, broker_kind):
+    connection = connect(backlog_retry_interval=2.0)
+    pairing = pairing_of(connection)
+    publish(connection, 0)
+    primary.kill()
+    numbers = itertools.count(1)
+    # Senders of three threads stay with their queues: publish until each queue has some.
+    stop = threading.Event()
+    errors, published = [], Counter()
+
+    def produce():
+        while not stop.is_set():
+            n = next(numbers)
+            try:
+                publish(connection, n)
+                published[n] += 1
+            except Exception as exc:
+                errors.append(exc)
+            time.sleep(0.01)
+
+    threads = [threading.Thread(target=produce) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: sum(1 for each in backlog(secondary, options) if each) >= 2, what="two queues in use")
+        in_use = [name for name, each in zip(backlog_names(options), backlog(secondary, options), strict=True) if each]
+        victim = in_use[0]
+        mend = spoil(secondary, victim)
+        wait_until(lambda: victim in pairing.rotation.pulled(), what="the queue is pulled")
+
+        before = sum(backlog(secondary, options))
+        wait_until(lambda: sum(backlog(secondary, options)) > before + 50, what="others are used")
+        mend()
+        # Back in the rotation after its interval; a sender must pick it again, so fail the others one by one.
+        others = [name for name in backlog_names(options) if name != victim]
+        wait_until(lambda: victim not in pairing.rotation.pulled(), timeout=10, what="it is on trial again")
+        for name in others:
+            pairing.rotation.pull(name)
+        start = depth(secondary, victim)
+        wait_until(lambda: depth(secondary, victim) > start, what="it is used again")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(20)
+    assert errors == []
+    primary.broker.restart()
+    stored = take_all(secondary, *backlog_names(options))
+    assert sorted(stored) == sorted(published)
+    assert take_all(primary, "orders") == [0]
+
+
+def test_a_deleted_backlog_queue_is_pulled_and_nothing_falls_into_the_hole(connect, primary, secondary, options):
+    if primary.kind == "redis":
+        pytest.skip("a Redis list exists as soon as something is put into it")
+    names = backlog_names(options)
+    with Connection(secondary.url) as plain, plain.channel() as channel:
+        for name in names:
+            channel.queue_declare(name, durable=True, auto_delete=False)
+    connection = connect(create_backlog_queues=False, backlog_retry_interval=60)
+    pairing = pairing_of(connection)
+    publish(connection, 0)
+    primary.kill()
+    publish(connection, 1)
+    [used] = [name for name in names if depth(secondary, name)]
+    with Connection(secondary.url) as plain, plain.channel() as channel:
+        channel.queue_delete(used)
+
+    for n in range(2, 30):
+        publish(connection, n)
+
+    assert pairing.rotation.pulled() == [used]
+    assert depth(secondary, used) is None
+    left = [name for name in names if name != used]
+    assert sorted(take_all(secondary, *left)) == list(range(2, 30))
+
+
+def test_when_every_backlog_queue_fails_the_caller_knows_in_time(connect, primary, secondary, options):
+    connection = connect(backlog_retry_interval=1.0)
+    publish(connection, 0)
+    primary.kill()
+    if primary.kind == "redis":
+        mends = [spoil(secondary, name) for name in backlog_names(options)]
+    else:
+        broker = secondary.broker
+        definition = json.dumps({"max-length": 0, "overflow": "reject-publish"})
+        broker.ctl("set_policy", "spoilt", "x-servicebus-transfer", definition)
+        mends = [lambda: broker.ctl("clear_policy", "spoilt")]
+
+    started = time.monotonic()
+    with pytest.raises(BacklogUnavailable, match="neither namespace took the message") as caught:
+        publish(connection, 1)
+    assert time.monotonic() - started < 2 * SEND_TIMEOUT
+    assert str(secondary.port) in str(caught.value)
+    for mend in mends:
+        mend()
+    wait_until(lambda: _publishes(connection, 2), timeout=10, what="a backlog queue takes messages again")
+
+    assert take_all(secondary, *backlog_names(options)) == [2]
+
+
+def _publishes(connection, n):
+    try:
+        publish(connection, n)
+    except BacklogUnavailable:
+        return False
+    return True
+
+
+# -- acceptance 10: forks, threads, gevent, exit ------------------------------------------------------------------
+
+
+def run_program(tmp_path, program, environment, *arguments):
+    """A Python program of its own, in the background."""
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(program))
+    log = tmp_path / f"program-{random.randrange(10**9)}.log"
+    env = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    process = spawn([sys.executable, str(path), *arguments], env=env, log=log, cwd=tmp_path)
+    return process, log
+
+
+def finish(process, log, timeout=60):
+    try:
+        code = process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        stop_tree(process)
+        pytest.fail(f"the program did not end in {timeout:g} s\n{log.read_text()[-4000:]}")
+    assert code == 0, log.read_text()[-4000:]
+    return log.read_text()
+
+
+@pytest.fixture
+def environment(primary, options, ledger):
+    return shop_environment(f"paired+{primary.url}", options, ledger=ledger)
+
+
+FORKING = """
+    import multiprocessing, os, sys, time
+    from tests.support.shop import app
+
+    how = sys.argv[1]
+    errors = 0
+
+    def produce(first):
+        global errors
+        for n in range(first, first + 300):
+            try:
+                app.tasks["shop.record"].delay(n)
+            except Exception as exc:
+                errors += 1
+                print("ERROR", os.getpid(), repr(exc), flush=True)
+            time.sleep(0.01)
+
+    app.tasks["shop.record"].delay(0)
+    if how == "fork":
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                print("child", flush=True)
+                produce(1000)
+                code = 1 if errors else 0
+            finally:
+                os._exit(code)
+        print("parent", flush=True)
+        produce(2000)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    else:
+        process = multiprocessing.get_context("fork").Process(target=produce, args=(1000,))
+        process.start()
+        print("parent", flush=True)
+        produce(2000)
+        process.join()
+        code = process.exitcode
+    print("finished", code, errors, flush=True)
+    sys.exit(1 if code or errors else 0)
+"""
+
+
+@pytest.mark.parametrize("how", ["fork", "multiprocessing"])
+def test_a_producer_that_forks(
+    how, primary, secondary, environment, options, tmp_path, worker_factory, ledger, broker_kind
+):
+    """Parent and child publish on through an outage, each on connections of its own."""
+    process, log = run_program(tmp_path, FORKING, environment, how)
+    wait_until(lambda: (depth(primary, "celery") or 0) > 60, what="both publish")
+    primary.kill()
+    wait_until(lambda: sum(backlog(secondary, options)) > 100, what="both divert")
+    primary.broker.restart()
+    finish(process, log)
+
+    worker_factory(environment["SHOP_BROKER_URL"], options)
+    expected = [0, *range(1000, 1300), *range(2000, 2300)]
+    ledger.wait_for(len(expected), timeout=60)
+    assert ledger.missing(expected) == set()
+    wait_until(lambda: sum(backlog(secondary, options)) == 0, what="the backlog is empty")
+
+
+BURSTS = """
+    import time
+    from tests.support.shop import app
+
+    @app.task(name="shop.burst", shared=False)
+    def burst(first, count):
+        for n in range(first, first + count):
+            app.tasks["shop.record"].apply_async((n,), queue="records")
+            time.sleep(0.02)
+"""
+
+
+def test_prefork_tasks_that_publish_tasks_through_an_outage(
+    primary, secondary, options, tmp_path, worker_factory, shop_factory, ledger
+):
+    """Pool processes are forked from a worker that has a pairing of its own, open and in use.
+
+    What they publish waits in a queue that no worker reads during the outage: Kombu's Redis transport itself may lose
+    a message that it takes while the broker dies.
+    """
+    (tmp_path / "bursts.py").write_text(textwrap.dedent(BURSTS))
+    url = f"paired+{primary.url}"
+    worker = worker_factory(url, options, concurrency=3, module="bursts")
+    shop = shop_factory(url, options)
+    for first in (0, 1000, 2000):
+        shop.send_task("shop.burst", (first, 200))
+    wait_until(lambda: (depth(primary, "records") or 0) > 60, what="the tasks publish")
+    primary.kill()
+    wait_until(lambda: sum(backlog(secondary, options)) > 60, what="the tasks divert")
+    primary.broker.restart()
+    worker.container.wait_for(lambda: worker.count_in_log("shop.burst.* succeeded") == 3, "they do not end", 60)
+    code, seconds = worker.stop()
+    assert (code, worker.count_in_log("Unrecoverable|raised unexpected")) == (0, 0)
+    assert seconds < 15
+
+    worker_factory(url, options, queue="records")
+    expected = [first + n for first in (0, 1000, 2000) for n in range(200)]
+    ledger.wait_for(600, timeout=60)
+    assert ledger.missing(expected) == set()
+    wait_until(lambda: sum(backlog(secondary, options)) == 0, what="the backlog is empty")
+    close(shop)
+
+
+def close(shop):
+    with shop.connection_for_write() as connection:
+        pairing_of(connection).close()
+
+
+def test_eight_threads_publish_through_a_kill_and_restart(
+    primary, secondary, options, worker_factory, shop_factory, ledger
+):
+    url = f"paired+{primary.url}"
+    shop = shop_factory(url, options)
+    errors, longest = [], []
+
+    def produce(first):
+        worst = 0.0
+        for n in range(first, first + 500):
+            started = time.monotonic()
+            try:
+                shop.record.delay(n)
+            except Exception as exc:
+                errors.append(exc)
+            worst = max(worst, time.monotonic() - started)
+        longest.append(worst)
+
+    threads = [threading.Thread(target=produce, args=(1000 * i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: (depth(primary, "celery") or 0) > 300, what="they publish")
+    primary.kill()
+    wait_until(lambda: sum(backlog(secondary, options)) > 100, what="they divert")
+    primary.broker.restart()
+    for thread in threads:
+        thread.join(120)
+    assert errors == []
+    assert len(longest) == 8
+    assert max(longest) < 2 * SEND_TIMEOUT
+
+    worker_factory(url, options, conf={"worker_prefetch_multiplier": 50})
+    expected = [1000 * i + n for i in range(8) for n in range(500)]
+    ledger.wait_for(4000, timeout=120)
+    assert ledger.missing(expected) == set()
+    wait_until(lambda: sum(backlog(secondary, options)) == 0, what="the backlog is empty")
+    close(shop)
+
+
+GEVENT_PRODUCER = """
+    from gevent import monkey
+    monkey.patch_all()
+    import gevent, time
+    from tests.support.shop import app
+
+    errors = []
+    ticks = 0
+
+    def tick():
+        global ticks
+        while True:
+            gevent.sleep(0.01)
+            ticks += 1
+
+    def produce(first):
+        for n in range(first, first + 50):
+            try:
+                app.tasks["shop.record"].delay(n)
+            except Exception as exc:
+                errors.append(exc)
+                print("ERROR", repr(exc), flush=True)
+            gevent.sleep(0.12)
+
+    ticker = gevent.spawn(tick)
+    gevent.joinall([gevent.spawn(produce, 1000 * i) for i in range(5)])
+    print("ticks", ticks, "errors", len(errors), flush=True)
+    raise SystemExit(1 if errors else 0)
+"""
+
+
+def test_a_gevent_producer_and_a_gevent_worker(
+    primary, secondary, environment, options, tmp_path, worker_factory, ledger
+):
+    url = f"paired+{primary.url}"
+    worker = worker_factory(url, options, pool="gevent", concurrency=20)
+    process, log = run_program(tmp_path, GEVENT_PRODUCER, environment)
+    ledger.wait_for(10, timeout=30)
+    primary.freeze()
+    wait_until(lambda: sum(backlog(secondary, options)) > 20, what="they divert")
+    primary.kill()
+    wait_until(lambda: sum(backlog(secondary, options)) > 40, what="they divert")
+    primary.broker.restart()
+    said = finish(process, log)
+    ledger.wait_for(250, timeout=90)  # a gevent worker takes ten a second from RabbitMQ, on plain Celery too
+
+    assert ledger.missing([1000 * i + n for i in range(5) for n in range(50)]) == set()
+    # Greenlets went on while others waited for a frozen broker.
+    assert int(said.split("ticks ")[1].split()[0]) > 50
+    wait_until(lambda: sum(backlog(secondary, options)) == 0, what="the backlog is empty")
+    code, seconds = worker.stop()
+    assert code == 0
+    assert seconds < 15
+
+
+EXITING = """
+    import sys, threading, time
+    from tests.support.shop import app
+    from kombu_paired.transport import pairing_of
+    from kombu_paired.syphon import Syphon
+
+    record = app.tasks["shop.record"]
+    threads = [threading.Thread(target=record.delay, args=(n,)) for n in range(10)]
+    for t in threads: t.start()
+    for t in threads: t.join()
+    with app.connection_for_write() as connection:
+        Syphon(pairing_of(connection)).start()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    record.delay(10)
+    record.delay(11)
+    print("exit", time.time(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("state", ["up", "killed", "frozen", "both frozen", "cut off"])
+def test_nothing_keeps_an_interpreter_from_exiting(state, primary, secondary, options, environment, tmp_path):
+    (tmp_path / "program.py").write_text(textwrap.dedent(EXITING))
+    environment["SHOP_BROKER_URL"] = f"paired+{primary.proxied_url}"
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "program.py")],
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout.readline() == "ready\n"
+        {
+            "up": lambda: None,
+            "killed": primary.kill,
+            "frozen": primary.freeze,
+            "both frozen": lambda: None,
+            "cut off": primary.blackhole,
+        }[state]()
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        word, at = process.stdout.readline().split()
+        if state == "both frozen":
+            primary.freeze()
+            secondary.freeze()
+        process.wait(30)
+        seconds = time.time() - float(at)
+    finally:
+        process.kill()
+        _, said = process.communicate()
+    assert (word, process.returncode) == ("exit", 0), said
+    assert seconds < 3, said
+
+
+# -- acceptance 13 ------------------------------------------------------------------------------------------------
+
+
+def test_fifty_queues_on_a_frozen_primary_cost_one_timeout(connect, primary, secondary, options):
+    connection = connect(failover_interval=10)
+    for n in range(50):
+        publish(connection, n, f"q{n}")
+    assert [depth(primary, f"q{n}") for n in range(50)] == [1] * 50
+    primary.freeze()
+
+    started = time.monotonic()
+    for n in range(50):
+        publish(connection, 100 + n, f"q{n}")
+    seconds = time.monotonic() - started
+
+    assert sum(backlog(secondary, options)) == 50
+    assert sorted(take_all(secondary, *backlog_names(options))) == list(range(100, 150))
+    assert seconds <= 2 * SEND_TIMEOUT
+
+
+# -- acceptance 14 ------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_delivered_is_a_dead_letter_and_its_neighbours_are_delivered(
+    connect, primary, secondary, options, syphon, ledger, worker_factory
+):
+    connection = connect(backlog_queue_count=1)
+    options["backlog_queue_count"] = 1
+    pairing = pairing_of(connection)
+    publish(connection, 0)
+    [name] = backlog_names(options)
+    primary.kill()
+    publish(connection, 1)
+    good = {"x-ms-path": "orders", "x-paired-routing-key": "orders", "x-paired-exchange": ""}
+    times = {"x-paired-first-attempt": "1.0", "x-paired-diverted-at": "1.0"}
+    bad = {
+        "NoPath": {"some": "header"},
+        "MalformedHeader": {**good, "x-paired-first-attempt": "soon"},
+        "MalformedDeclarations": {**good, **times, "x-paired-declare": "{not JSON"},
+        "MalformedBody": {**good, **times, "x-paired-body-encoding": "zlib"},
+        "TTLExpiredException": {**good, **times, "x-ms-timetolive": "1000"},
+    }
+    with Connection(secondary.url) as plain, plain.channel() as channel:
+        producer = kombu.Producer(channel)
+        for headers in bad.values():
+            producer.publish("x", routing_key=name, headers=headers)
+    expected = Counter(list(bad))
+    if secondary.kind == "redis":
+        with redis.Redis.from_url(secondary.url) as client:
+            for garbage in (b"\xff\x00 garbage", b"[1, 2]", b"{}", b'{"body": 1}'):
+                client.lpush(name, garbage)
+                expected["NoPath"] += 1
+    publish(connection, 2)
+
+    primary.broker.restart()
+    syphon(pairing)
+
+    dead = name + "/$DeadLetterQueue"
+    wait_until(lambda: (depth(secondary, dead) or 0) >= sum(expected.values()), what="dead letters")
+    wait_until(lambda: depth(secondary, name) == 0, what="an empty backlog")
+    [found] = pairing.secondary.backlog_depths([name], 5)
+    assert (found.messages, found.dead_letters) == (0, sum(expected.values()))
+    assert found.dead_letter_reason in expected
+    assert _reasons(secondary, dead) == expected
+    assert sorted(take_all(primary, "orders")) == [0, 1, 2]
+
+
+def _reasons(secondary, dead):
+    reasons = Counter()
+    with Connection(secondary.url) as plain, plain.channel() as channel:
+        while (message := Queue(dead)(channel).get(no_ack=True)) is not None:
+            reasons[message.headers["DeadLetterReason"]] += 1
+            assert message.headers["DeadLetterErrorDescription"]
+    return reasons
+
+
+# -- Kombu's interface --------------------------------------------------------------------------------------------
+
+
+def test_clones_and_pickles_share_the_pairing(connect, primary, secondary, options):
+    connection = connect()
+    pairing = pairing_of(connection)
+    clone, pickled = connection.clone(), pickle.loads(pickle.dumps(connection))
+
+    assert pairing_of(clone) is pairing
+    assert pairing_of(pickled) is pairing
+    publish(clone, 1)
+    publish(pickled, 2)
+    assert sorted(take_all(primary, "orders")) == [1, 2]
+    primary.kill()
+    publish(clone, 3)
+    publish(pickled, 4)
+    assert sorted(take_all(secondary, *backlog_names(options))) == [3, 4]
+    clone.release()
+    pickled.release()
+
+
+def test_connections_of_the_same_settings_share_and_others_do_not(connect, options):
+    assert pairing_of(connect()) is pairing_of(connect())
+    assert pairing_of(connect()) is not pairing_of(connect(primary_name="another"))
+
+
+def test_pools(connect, primary, secondary, options):
+    connection = connect()
+    for n in range(5):
+        with producers[connection].acquire(block=True) as producer:
+            producer.publish(n, routing_key="orders", declare=[Queue("orders")])
+    assert sorted(take_all(primary, "orders")) == list(range(5))
+    primary.kill()
+    with connections[connection].acquire(block=True) as pooled:
+        publish(pooled, 5)
+    for n in range(6, 10):
+        with producers[connection].acquire(block=True) as producer:
+            producer.publish(n, routing_key="orders", declare=[Queue("orders")])
+    assert sorted(take_all(secondary, *backlog_names(options))) == list(range(5, 10))
+
+
+def test_passwords_are_not_shown(broker_kind):
+    secret, other = "s3cret-1", "s3cret-2"
+    connection = Connection(
+        f"paired+{broker_kind}://shop:{secret}@main.example:7777/1",
+        transport_options={"secondary": f"{broker_kind}://shop:{other}@spare.example:7777/1"},
+    )
+    pairing = pairing_of(connection)
+    shown = [connection.as_uri(), repr(connection), str(connection), repr(pairing), repr(pairing.options)]
+    shown += [pairing.primary.label, pairing.secondary.label]
+    for text in shown:
+        assert secret not in text, text
+        assert other not in text, text
+    assert "main.example" in connection.as_uri()
+    assert connection.as_uri().startswith(f"paired+{broker_kind}://")
+    assert secret in connection.as_uri(include_password=True)
+    pairing.close()
+
+
+WITHOUT_IMPORT = """
+    import json, os, sys
+    from celery import Celery
+    from kombu.transport import TRANSPORT_ALIASES
+
+    app = Celery("plain", set_as_current=False)
+    app.conf.broker_url = os.environ["URL"]
+    app.conf.broker_transport_options = json.loads(os.environ["OPTIONS"])
+    if os.environ.get("TRANSPORT"):
+        app.conf.broker_transport = os.environ["TRANSPORT"]
+        TRANSPORT_ALIASES.pop("paired", None)
+    app.send_task("shop.record", (int(sys.argv[1]),))
+"""
+
+
+@pytest.mark.parametrize("way", ["paired+ URL", "broker_transport"])
+def test_an_application_that_imports_only_celery(way, primary, secondary, options, tmp_path):
+    environment = {"OPTIONS": json.dumps(options), "URL": f"paired+{primary.url}"}
+    if way == "broker_transport":
+        environment |= {"URL": primary.url, "TRANSPORT": "kombu_paired.transport:Transport"}
+    finish(*run_program(tmp_path, WITHOUT_IMPORT, environment, "1"))
+    assert depth(primary, "celery") == 1
+    primary.kill()
+    finish(*run_program(tmp_path, WITHOUT_IMPORT, environment, "2"))
+    assert sum(backlog(secondary, options)) == 1
+
+
+def test_publish_batches_through_an_outage(connect, primary, secondary, options, syphon):
+    if primary.kind != "redis":
+        pytest.skip("Kombu has publish batches on Redis only")
+    connection = connect()
+    producer = kombu.Producer(connection.channel())
+    Queue("orders")(producer.channel).declare()
+
+    def batch(numbers):
+        with producer.batch(max_size=100):
+            for n in numbers:
+                producer.publish(n, routing_key="orders")
+
+    batch(range(250))
+    assert depth(primary, "orders") == 250
+    primary.kill()
+    batch(range(250, 500))
+    assert sum(backlog(secondary, options)) == 250
+    batch(range(500, 600))
+    primary.broker.restart()
+    syphon(pairing_of(connection))
+    wait_until(lambda: sum(backlog(secondary, options)) == 0, what="an empty backlog")
+    wait_until(lambda: depth(primary, "orders") == 600, what="all at home")
+    assert sorted(take_all(primary, "orders")) == list(range(600))
+
+
+def test_a_mandatory_message_that_nobody_gets_is_returned(connect, primary, secondary, options):
+    if primary.kind != "amqp":
+        pytest.skip("only RabbitMQ returns messages")
+    connection = connect()
+    returned = []
+    with connection.channel() as channel:
+        producer = kombu.Producer(channel, on_return=lambda *facts: returned.append(facts))
+        producer.publish("x", routing_key="nobody", mandatory=True)
+    [(exc, exchange, routing_key, message)] = returned
+    assert (exc.reply_code, exchange, routing_key) == (312, "", "nobody")
+    assert message.body
+    assert sum(backlog(secondary, options)) == 0
+    assert pairing_of(connection).circuits.states() == {}
+    publish(connection, 1)
+    assert depth(primary, "orders") == 1
+
+
+def test_a_transient_message_raises_and_is_not_diverted(connect, primary, secondary, options):
+    connection = connect()
+    publish(connection, 0, delivery_mode=1)
+    primary.kill()
+
+    with pytest.raises(connection.connection_errors):
+        publish(connection, 1, delivery_mode=1)
+    publish(connection, 2)
+    started = time.monotonic()
+    with pytest.raises(PrimaryUnavailable):
+        publish(connection, 3, delivery_mode=1)
+
+    assert time.monotonic() - started < 0.5
+    assert take_all(secondary, *backlog_names(options)) == [2]
+
+
+def test_without_divert_while_suspect_the_caller_sees_the_outage_until_the_failover(
+    connect, primary, secondary, options
+):
+    connection = connect(divert_while_suspect=False, failover_interval=1.0)
+    publish(connection, 0)
+    primary.kill()
+    refused = 0
+    started = time.monotonic()
+    while not sum(backlog(secondary, options)):
+        try:
+            publish(connection, 1)
+        except connection.connection_errors:
+            refused += 1
+        assert time.monotonic() - started < 10
+        time.sleep(0.1)
+
+    assert refused >= 2
+    assert time.monotonic() - started >= 1.0
+    assert sum(backlog(secondary, options)) == 1
+
+
+@pytest.mark.parametrize("kind", ["fanout", "topic"])
+def test_messages_to_an_exchange_come_home_to_a_primary_that_lost_it(
+    kind, connect, primary, secondary, options, syphon
+):
+    connection = connect()
+    exchange = Exchange(f"news-{kind}", type=kind, durable=True)
+    key = "eu.sport" if kind == "topic" else ""
+    queues = [Queue(f"reader-{kind}-{i}", exchange, routing_key="eu.*" if kind == "topic" else "") for i in (1, 2)]
+
+    def tell(n):
+        with connection.channel() as channel:
+            kombu.Producer(channel).publish(
+                n, exchange=exchange, routing_key=key, declare=queues, delivery_mode=2, retry=False
+            )
+
+    tell(0)
+    readers = [queue.name for queue in queues]
+    if primary.kind == "redis" and kind == "fanout":
+        pytest.skip("fanout on Redis is publish/subscribe: nothing is stored")
+    assert [depth(primary, name) for name in readers] == [1, 1]
+    primary.kill()
+    tell(1)
+    tell(2)
+    assert sum(backlog(secondary, options)) == 2
+    primary.broker.restart()
+    primary.broker.reset()  # it forgets queues, exchange and bindings
+    assert not depth(primary, readers[0])
+
+    syphon(pairing_of(connection))
+
+    wait_until(lambda: [depth(primary, name) for name in readers] == [2, 2], what="both readers have both")
+    assert sorted(take_all(primary, *readers)) == [1, 1, 2, 2]
+    wait_until(lambda: sum(backlog(secondary, options)) == 0, what="an empty backlog")
+
+
+def test_mark_healthy_sends_to_the_primary_again(connect, primary, secondary, options):
+    connection = connect(ping_interval=1800)
+    pairing, orders = pairing_of(connection), Entity("", "orders")
+    primary.kill()
+    publish(connection, 1)
+    assert pairing.circuits.state(orders) is CircuitState.FAILED_OVER
+    primary.broker.restart()
+    publish(connection, 2)
+    assert not depth(primary, "orders")
+
+    pairing.mark_healthy(orders)
+
+    wait_until(lambda: not pairing._primary_reach.fresh_failure(), what="the failure is stale")
+    publish(connection, 3)
+    assert take_all(primary, "orders") == [3]
+    assert sorted(take_all(secondary, *backlog_names(options))) == [1, 2]
+
+
+@pytest.mark.parametrize("frozen", ["primary", "both"])
+def test_closing_is_prompt_whatever_the_brokers_do(frozen, connect, primary, secondary, options, syphon):
+    connection = connect()
+    pairing = pairing_of(connection)
+    threads = [threading.Thread(target=publish, args=(connection, n)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    consumer = connection.clone()
+    channel = consumer.channel()
+    Queue("orders")(channel).declare()
+    received = []
+    kombu.Consumer(channel, [Queue("orders")], callbacks=[lambda body, message: received.append(body)]).consume()
+    while len(received) < 8:
+        consumer.drain_events(timeout=5)
+    syphon(pairing)
+    primary.freeze()
+    publish(connection, 9)
+    if frozen == "both":
+        secondary.freeze()
+
+    assert took(consumer.release) < 2
+    assert took(connection.release) < 2
+    assert took(pairing.close) < 2
+    with pytest.raises(PairingClosed):
+        pairing.send(object())
+
+
+@pytest.mark.parametrize("which", ["primary", "secondary"])
+def test_a_namespace_that_is_closed_takes_its_partner_with_it(which, connect, syphon):
+    connection = connect(close_timeout=1.0)
+    pairing = pairing_of(connection)
+    publish(connection, 1)
+    pump = syphon(pairing)
+    closed, survivor = pairing.primary, pairing.secondary
+    if which == "secondary":
+        closed, survivor = survivor, closed
+
+    started = time.monotonic()
+    closed.close()
+    assert not survivor.closed
+    wait_until(lambda: survivor.closed, timeout=5, what="the survivor is faulted")
+
+    assert time.monotonic() - started >= 1.0
+    wait_until(lambda: not pump.is_running, timeout=5, what="the syphon stops")
+    with pytest.raises(PairingClosed):
+        publish(connection, 2)

@@ -1,0 +1,141 @@
+"""What a worker lives through: its syphon, its consumer, its log and its end, on real brokers."""
+
+# ruff: noqa: F811
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from tests.integration.test_outages import (  # noqa: F401
+    Traffic,
+    assert_backlog_empties,
+    backlog,
+    depths,
+    options,
+    paired_shop,
+    paired_worker,
+    wait_for,
+)
+from tests.support.nodes import ROOT
+
+RECORD = r"^\[\d{4}-"  # the first line of a log record
+OUTAGE = 10.0
+
+
+def test_a_worker_killed_in_mid_syphon_loses_nothing(primary, secondary, paired_shop, paired_worker, ledger, tmp_path):
+    shop, traffic = paired_shop(), Traffic()
+    primary.kill()
+    shares = [range(start, start + 1000) for start in range(0, 6000, 1000)]
+    producers = [threading.Thread(target=traffic.publish, args=(shop.record.delay, share)) for share in shares]
+    for producer in producers:
+        producer.start()
+    for producer in producers:
+        producer.join()
+    assert (traffic.errors, backlog(secondary)) == ([], 6000)
+    primary.restart()
+
+    # It syphons, and consumes something else; what it holds on Redis is free again after seconds, not a minute.
+    (tmp_path / "short_locks.py").write_text("from kombu_paired.namespaces import redis\nredis.LOCK_SECONDS = 3\n")
+    arguments = {
+        "conf": {"imports": ["short_locks"]},
+        "env": {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
+    }
+    victim = paired_worker(queue="other", wait=False, **arguments)
+    wait_for(lambda: depths(primary).get("celery", 0) > 100, 30, victim.logs)
+    victim.freeze()
+    moved, left = depths(primary)["celery"], backlog(secondary)
+    victim.kill()
+    assert moved > 100
+    assert left > 100
+
+    paired_worker(**arguments)
+    ledger.wait_for(6000, timeout=60)
+    assert ledger.missing(range(6000)) == set()
+    assert_backlog_empties(secondary)
+
+
+def test_a_plain_worker_outlives_its_primary_quietly_and_consumes_again(primary, paired_shop, paired_worker, ledger):
+    worker = paired_worker(setup=False)
+    shop, traffic = paired_shop(), Traffic()
+    traffic.publish(shop.record.delay, range(10))
+    ledger.wait_for(10, timeout=20)
+    before = worker.count_in_log(RECORD)
+
+    primary.kill()
+    time.sleep(OUTAGE)  # the outage itself
+    said = worker.count_in_log(RECORD) - before
+    worker.wait_for_log("is away")
+    primary.restart()
+    traffic.publish(shop.record.delay, range(10, 60))
+
+    ledger.wait_for(60, timeout=30)
+    assert worker.alive()
+    assert traffic.errors == []
+    assert 1 <= said <= 6
+
+
+def test_a_plain_worker_waits_for_a_primary_that_is_down_from_the_start(primary, paired_shop, paired_worker, ledger):
+    primary.kill()
+    worker = paired_worker(setup=False, wait=False)
+    worker.wait_for_log("is away")
+    before = worker.count_in_log(RECORD)
+    time.sleep(OUTAGE / 2)
+    said = worker.count_in_log(RECORD) - before
+
+    primary.restart()
+    worker.ready()
+    paired_shop().record.delay(1)
+
+    ledger.wait_for(1, timeout=20)
+    assert said <= 1
+
+
+@pytest.mark.parametrize("setup", [True, False], ids=["syphon", "plain"])
+@pytest.mark.parametrize("state", ["healthy", "killed", "frozen", "never_there"])
+def test_a_worker_stops_promptly(primary, paired_shop, paired_worker, ledger, state, setup):
+    if state == "never_there":
+        primary.kill()
+    worker = paired_worker(setup=setup, wait=state != "never_there")
+    if state != "never_there":
+        shop = paired_shop()
+        shop.record.delay(1)
+        ledger.wait_for(1, timeout=20)
+        wait_for(lambda: shop.control.ping(timeout=0.5), 20, worker.logs)  # all its consumers are there
+    if state == "killed":
+        primary.kill()
+    if state in ("killed", "never_there"):
+        worker.wait_for_log("is away")
+        time.sleep(1)  # it is in the middle of its waiting
+    if state == "frozen":
+        primary.freeze()
+
+    code, seconds = worker.stop()
+
+    assert code == 0
+    assert seconds < (10 if state == "frozen" else 6)  # a silent primary is waited for in several places, each bounded
+
+
+def test_remote_control_works_after_an_outage_and_shows_no_password(
+    primary, secondary, options, paired_shop, paired_worker, ledger
+):
+    for node in (primary, secondary):
+        node.broker.set_password("default" if node.kind == "redis" else "guest", f"s3cret-{node.port}")
+    options["secondary"] = secondary.url
+    worker = paired_worker()
+    shop = paired_shop()
+    assert shop.control.ping(timeout=1) == [{worker.hostname(): {"ok": "pong"}}]
+
+    primary.kill()
+    shop.record.delay(1)
+    primary.restart()
+    ledger.wait_for(1, timeout=30)
+
+    wait_for(lambda: shop.control.ping(timeout=1) == [{worker.hostname(): {"ok": "pong"}}], 20, worker.logs)
+    stats = shop.control.inspect(timeout=3).stats()[worker.hostname()]
+    assert stats["broker"]["transport_options"]["primary_name"] == options["primary_name"]
+    assert stats["syphon"] == {"running": True}
+    assert "s3cret" not in str(stats)
+    assert "s3cret" not in worker.logs()
