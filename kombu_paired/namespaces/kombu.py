@@ -55,6 +55,7 @@ class Profile:
         routed: a message that no queue would get is noticed.
         keeps_unsettled: a message whose consumer is killed comes back; without it, no secondary.
         outlives_restart: a stored message survives that the broker is killed, as it is configured by default.
+        names_with_slashes: a backlog queue's name can be one of its queues; without it, no secondary at all.
         tested: the conformance suite runs against it.
         rooms: import path of the module with its links, or None for the ones of this module.
         max_message_size: bytes a broker of this kind accepts; None if it depends.
@@ -64,6 +65,7 @@ class Profile:
     routed: bool = False
     keeps_unsettled: bool = False
     outlives_restart: bool = True
+    names_with_slashes: bool = True
     tested: bool = False
     rooms: str | None = None
     max_message_size: int | None = None
@@ -87,7 +89,7 @@ PROFILES: dict[str, Profile] = {
     "rediss": replace(_REDIS, tested=False),
     "sentinel": replace(_REDIS, tested=False),
     "sqs": Profile(keeps_unsettled=True, max_message_size=262_144),
-    "filesystem": Profile(tested=True),
+    "filesystem": Profile(names_with_slashes=False, tested=True),
     "sqla": Profile(tested=True),
     "sqlalchemy": Profile(tested=True),
     "memory": Profile(outlives_restart=False, tested=True),

@@ -47,7 +47,8 @@ def test_a_worker_killed_in_mid_syphon_loses_nothing(primary, secondary, paired_
     wait_for(lambda: depths(primary).get("celery", 0) > 100, 30, victim.logs)
     victim.freeze()
     moved, left = depths(primary)["celery"], backlog(secondary)
-    victim.kill()
+    victim.container.kill()  # the node itself kills nothing that is frozen
+    assert not victim.alive()
     assert moved > 100
     assert left > 100
 
