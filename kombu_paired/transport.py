@@ -672,8 +672,8 @@ def _check_sides(primaries: Sequence[str], options: PairedNamespaceOptions) -> N
         )
     if not profile_of(secondary).names_with_slashes:
         raise ConfigurationError(
-            f"the secondary {without_secrets(secondary)} cannot store backlog queues: its transport makes file names of "
-            "queue names, and theirs have slashes. Use RabbitMQ, Redis or SQS"
+            f"the secondary {without_secrets(secondary)} cannot store backlog queues: its transport makes file names "
+            "of queue names, and theirs have slashes. Use RabbitMQ, Redis or SQS"
         )
     if not profile_of(secondary).keeps_unsettled and not options.allow_unsafe_secondary:
         raise ConfigurationError(

@@ -120,7 +120,16 @@ class BrokerContainer(LocalContainer):
         self.broker.stop()
 
 
-class LocalTestBroker(CeleryTestBroker):
+class _Killable:
+    """pytest-celery kills only what is running; what is frozen has to die as well."""
+
+    container: LocalContainer
+
+    def kill(self, signal: str | int = "SIGKILL", reload_container: bool = True) -> None:
+        self.container.kill(signal)
+
+
+class LocalTestBroker(_Killable, CeleryTestBroker):
     """A broker that can be made to suffer, itself or the network between it and its clients."""
 
     def __init__(self, broker: LocalBroker, app: Celery | None = None) -> None:
@@ -317,7 +326,7 @@ class WorkerContainer(LocalContainer):
         self.kill()
 
 
-class LocalTestWorker(CeleryTestWorker):
+class LocalTestWorker(_Killable, CeleryTestWorker):
     """A real worker. Made running; ``ready()`` waits until it consumes.
 
     ``LocalTestWorker(folder, pool="gevent", concurrency=10, args=["--without-mingle"], env={...})``
