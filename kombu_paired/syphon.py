@@ -225,7 +225,7 @@ class Syphon:
         logger.error("pairing %s: %s", self.pairing.name, text)
         survivor.close()
         self.pairing.emit(EventKind.FAULTED, detail=text)
-        self.stop()
+        self.pairing.close()  # so that the next connection gets a whole one; this syphon stops with it
 
 
 class MessagePump:

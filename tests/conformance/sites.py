@@ -222,11 +222,6 @@ class RabbitMQQuorum(RabbitMQ):
     queue_type = "quorum"
     abilities = RabbitMQ.abilities - {"priority", "keeps_order"}
 
-    def kill(self) -> None:
-        """RabbitMQ writes down twice a second which quorum queues there are; one that is younger is lost for good."""
-        self.broker.broker.erl("[dets:sync(Table) || Table <- dets:all()]")
-        super().kill()
-
     def restart(self) -> None:
         """A quorum queue works once it has a leader again."""
         super().restart()

@@ -914,4 +914,6 @@ def test_a_namespace_that_is_closed_takes_its_partner_with_it(which, connect, sy
     assert time.monotonic() - started >= 1.0
     wait_until(lambda: not pump.is_running, timeout=5, what="the syphon stops")
     with pytest.raises(PairingClosed):
-        publish(connection, 2)
+        pairing.send(object())
+    publish(connection, 2)  # through another pairing, that is whole
+    assert pairing_of(connection) is not pairing
