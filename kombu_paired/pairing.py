@@ -518,6 +518,7 @@ class Pairing:
         """Try backlog queues until one takes the message; else the last failure."""
         backlog: BacklogSender = self._backlog_senders.take()
         last: NamespaceFailure | None = None
+        rejected_by: list[str] = []
         while True:
             backlog.queue = self.rotation.pick(backlog.queue)
             left = deadline - self._clock()
@@ -533,6 +534,13 @@ class Pairing:
             if last.kind is FailureKind.UNAUTHORIZED:
                 backlog.close()
                 raise self._unauthorized(last) from last.cause
+            if last.kind is FailureKind.REJECTED:
+                rejected_by.append(backlog.queue)
+            if len(rejected_by) == 2:  # it is the message's fault and not the queues'
+                backlog.close()
+                for queue in rejected_by:
+                    self.rotation.readmit(queue)
+                raise self._as_raised(last) from last.cause
             if last.whole_namespace or last.kind is FailureKind.THROTTLED:
                 backlog.close()
                 self._secondary_reach.failed(last)

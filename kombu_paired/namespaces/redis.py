@@ -362,9 +362,11 @@ class RedisReceiver(Receiver):
         if not received:
             return
         tokens = [each.token[0] for each in received]
+        # First the copies: Redis goes on with a transaction when one of its commands fails.
         with self._failing(), self._client.pipeline(transaction=True) as pipe:
             for name, item in pushes:
                 pipe.lpush(name, item)
+            pipe.execute()
             pipe.hdel(self._locked, *tokens)
             pipe.zrem(self._locks, *tokens)
             pipe.execute()

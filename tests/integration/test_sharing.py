@@ -147,16 +147,21 @@ def took(call):
 def spoil(secondary, name):
     """Let every message to this queue fail. The function makes it whole, and returns what was in it."""
     if secondary.kind == "redis":
+        # In one transaction each: what a sender pushes in between would be overwritten.
         with redis.Redis.from_url(secondary.url) as client:
-            if client.exists(name):
-                client.rename(name, name + ".kept")
-            client.set(name, "not a list")
+            has_messages = client.exists(name)
+            with client.pipeline(transaction=True) as pipe:
+                if has_messages:
+                    pipe.rename(name, name + ".kept")
+                pipe.set(name, "not a list")
+                pipe.execute()
 
         def mend():
-            with redis.Redis.from_url(secondary.url) as client:
-                client.delete(name)
-                if client.exists(name + ".kept"):
-                    client.rename(name + ".kept", name)
+            with redis.Redis.from_url(secondary.url) as client, client.pipeline(transaction=True) as pipe:
+                pipe.delete(name)
+                if has_messages:
+                    pipe.rename(name + ".kept", name)
+                pipe.execute()
     else:
         broker = secondary.broker
         assert isinstance(broker, LocalRabbitMQ)

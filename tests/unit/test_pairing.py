@@ -329,6 +329,18 @@ def test_a_failing_backlog_queue_is_pulled_and_another_takes_the_message(world: 
     assert EventKind.BACKLOG_PULLED in world.kinds()
 
 
+def test_a_message_that_every_backlog_queue_rejects_pulls_none_of_them(world: World) -> None:
+    world.primary.always = world.primary.failure(FailureKind.FAULT)
+    failure = world.secondary.failure(FailureKind.REJECTED)
+    world.secondary.script = [failure, failure]
+    with pytest.raises(ConnectionError) as caught:
+        world.send()
+    assert caught.value is failure.cause
+    assert not world.pairing.rotation.pulled()
+    world.send()
+    assert len(world.secondary.stored) == 1
+
+
 def test_both_down_names_both_failures_and_pulls_nothing(world: World) -> None:
     world.pairing.open()
     world.primary.always = world.primary.failure(FailureKind.UNREACHABLE, whole_namespace=True)
