@@ -53,7 +53,7 @@ _WORDS = {
     "NOAUTH": FailureKind.UNAUTHORIZED,
     "WRONGPASS": FailureKind.UNAUTHORIZED,
     "NOPERM": FailureKind.UNAUTHORIZED,
-    "WRONGTYPE": FailureKind.REJECTED,
+    "WRONGTYPE": FailureKind.FAULT,
 }
 
 #: redis-py has classes for some error replies, and takes the first word off those.
@@ -116,7 +116,7 @@ def kind_of(exc: BaseException) -> FailureKind | None:
 
 def concerns_all(exc: BaseException) -> bool:
     """Whether an exception tells of the whole server: full, loading, a replica, or unable to save."""
-    return kind_of(exc) is FailureKind.FAULT
+    return kind_of(exc) is FailureKind.FAULT and not _reply(exc).startswith("WRONGTYPE")
 
 
 def consumer_options(connect_timeout: float, send_timeout: float) -> dict[str, Any]:
@@ -239,6 +239,8 @@ class RedisLink(Link):
         # is a replica or is loading.
         self.bound(timeout)
         self.raw().lpushx(self.key("kombu-paired.ping"), "")
+        if entity is not None and not entity.exchange:
+            self.raw().llen(self.key(entity.routing_key))  # an error if the key holds something else than a list
 
     def drop(self) -> None:
         channel, self.client, self.connection, self.channel = self.channel, None, None, None

@@ -133,7 +133,7 @@ REDIS = [
         UNAUTHORIZED,
     ),
     ("NOPERM this user has no permissions to run the 'lpush' command", UNAUTHORIZED),
-    ("WRONGTYPE Operation against a key holding the wrong kind of value", REJECTED),
+    ("WRONGTYPE Operation against a key holding the wrong kind of value", FAULT),
     ("ERR Protocol error: invalid bulk length", REJECTED),
 ]
 
@@ -164,7 +164,9 @@ def test_redis_error_replies_in_a_pipeline(text, expected):
 def test_redis_the_words_of_a_message_are_not_taken_for_the_servers():
     exc = redis_reply("WRONGTYPE Operation against a key holding the wrong kind of value")
     redis.Redis().pipeline().annotate_exception(exc, 1, ("LPUSH", "orders of pipeline caused error: OOM", "x"))
-    assert kind("redis://", exc) is REJECTED
+    assert kind("redis://", exc) is FAULT
+    namespace = KombuNamespace("primary", ["redis://"], {}, send_timeout=1)
+    assert not namespace.failure(exc).whole_namespace
 
 
 @pytest.mark.parametrize(
