@@ -18,7 +18,10 @@ from typing import Any
 from kombu_paired.declarations import Declaration, Entity, decode_declarations, encode_declarations
 from kombu_paired.errors import ExpiredInBacklog, MalformedBacklogMessage, MessageTooLarge
 
-__all__ = ("Diversion", "Message", "diversion_of", "from_backlog", "to_backlog")
+__all__ = ("BACKLOG_MARK", "Diversion", "Message", "diversion_of", "from_backlog", "to_backlog")
+
+#: What is in the name of every backlog queue, between the primary's name and its number.
+BACKLOG_MARK = "/x-servicebus-transfer/"
 
 TRANSIENT, PERSISTENT = 1, 2
 
@@ -121,12 +124,20 @@ class Diversion:
     declarations: tuple[Declaration, ...] = ()
 
 
-def to_backlog(message: Message, queue: str, diversion: Diversion, *, max_size: int | None = None) -> Message:
+def to_backlog(
+    message: Message,
+    queue: str,
+    diversion: Diversion,
+    *,
+    max_size: int | None = None,
+    size_of: Callable[[Message], int] | None = None,
+) -> Message:
     """The form in which a message waits in a backlog queue.
 
     Arguments:
         queue: the backlog queue's name.
         max_size: bytes the secondary accepts; a larger message is compressed. None: no limit.
+        size_of: bytes a message takes there; by default :attr:`Message.size`.
 
     Raises:
         MessageTooLarge: it does not fit even compressed.
@@ -155,7 +166,7 @@ def to_backlog(message: Message, queue: str, diversion: Diversion, *, max_size: 
         properties["delivery_mode"] = PERSISTENT
     # Mandatory: a backlog queue that somebody deleted must not swallow the message.
     stored = replace(message, exchange="", routing_key=queue, headers=headers, properties=properties, mandatory=True)
-    return _fitted(stored, max_size)
+    return _fitted(stored, max_size, size_of or (lambda fitted: fitted.size))
 
 
 def from_backlog(stored: Message, now: float) -> Message:
@@ -208,8 +219,11 @@ def diversion_of(stored: Message) -> Diversion:
     )
 
 
-def _fitted(stored: Message, max_size: int | None) -> Message:
-    if max_size is None or stored.size <= max_size:
+def _fitted(stored: Message, max_size: int | None, size_of: Callable[[Message], int]) -> Message:
+    if max_size is None or 2 * stored.size < max_size:
+        return stored
+    size = size_of(stored)
+    if size <= max_size:
         return stored
     is_text = isinstance(stored.body, str)
     plain = stored.body.encode() if isinstance(stored.body, str) else stored.body
@@ -218,10 +232,11 @@ def _fitted(stored: Message, max_size: int | None) -> Message:
         body=zlib.compress(plain),
         headers={**stored.headers, BODY_ENCODING: "zlib+text" if is_text else "zlib"},
     )
-    if small.size > max_size:
+    small_size = size_of(small)
+    if small_size > max_size:
         raise MessageTooLarge(
-            f"message {stored.message_id} to {stored.headers[PATH]!r} takes {stored.size} bytes in the backlog "
-            f"({small.size} compressed), and the secondary namespace accepts {max_size}"
+            f"message {stored.message_id} to {stored.headers[PATH]!r} takes {size} bytes in the backlog "
+            f"({small_size} compressed), and the secondary namespace accepts {max_size}"
         )
     return small
 

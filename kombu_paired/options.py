@@ -145,14 +145,16 @@ def split_urls(url: str) -> list[str]:
 def default_primary_name(url: str) -> str:
     """A name that no other primary has that might use the same secondary.
 
-    On Service Bus the first host label (``contoso`` of ``contoso.servicebus.windows.net``). Elsewhere the host; the
-    port too where it is not the usual one or the host says nothing alone (``localhost``, an address); and the virtual
-    host or database where it is not the first: two applications that share a broker must not share backlog queues.
+    On Service Bus the first host label (``contoso`` of ``contoso.servicebus.windows.net``), or host and port of a local
+    server. Elsewhere the host; the port too where it is not the usual one or the host says nothing alone
+    (``localhost``, an address); and the virtual host or database where it is not the first: two applications that share
+    a broker must not share backlog queues.
     """
     scheme, _, rest = url.partition("://")
     if "azure" in scheme:  # a key may hold slashes: Kombu, too, splits it off at the last @
-        host = urlsplit("//" + rest.rpartition("@")[2].rpartition("://")[2]).hostname or ""
-        return _as_name(host.split(".", 1)[0])
+        where = urlsplit("//" + rest.rpartition("@")[2].rpartition("://")[2])
+        host = where.hostname or ""
+        return _as_name(f"{host}-{where.port}" if where.port else host.split(".", 1)[0])
     parts = urlsplit(url.split(";", 1)[0])
     host = parts.hostname or ""
     try:

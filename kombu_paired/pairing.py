@@ -21,6 +21,7 @@ from kombu_paired.declarations import DeclarationBook, Entity
 from kombu_paired.errors import (
     BacklogUnavailable,
     ConfigurationError,
+    MessageTooLarge,
     NamespaceFailure,
     NamespaceUnauthorized,
     PairingClosed,
@@ -28,7 +29,7 @@ from kombu_paired.errors import (
 )
 from kombu_paired.events import Event, EventKind, EventStream
 from kombu_paired.failures import FailureKind, Response
-from kombu_paired.message import Diversion, Message, to_backlog
+from kombu_paired.message import BACKLOG_MARK, Diversion, Message, to_backlog
 from kombu_paired.namespaces.base import Namespace, Sender
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.ping import Pinger
@@ -162,7 +163,7 @@ class Pairing:
     @property
     def backlog_queue_names(self) -> list[str]:
         """The backlog queues that the settings name, usable or not."""
-        return [f"{self.name}/x-servicebus-transfer/{i}" for i in range(self.options.backlog_queue_count)]
+        return [f"{self.name}{BACKLOG_MARK}{i}" for i in range(self.options.backlog_queue_count)]
 
     def open(self) -> None:
         """Make sure that the backlog queues exist, the first time it is called.
@@ -493,6 +494,7 @@ class Pairing:
 
     def _divert(self, message: Message, started: float, failure: NamespaceFailure | None) -> None:
         """Send to a backlog queue, whichever takes it within ``send_timeout``."""
+        self._require_room_at_home(message)
         diversion = Diversion(
             first_attempt=started,
             at=self._wall_clock(),
@@ -525,7 +527,7 @@ class Pairing:
             if backlog.queue is None or (left <= 0 and last is not None):
                 backlog.close()
                 return last or self._no_backlog_queue()
-            stored = to_backlog(message, backlog.queue, diversion, max_size=self.secondary.max_message_size)
+            stored = self._for_backlog(message, backlog.queue, diversion)
             last = self._store_patiently(backlog, stored, max(left, 0.001))
             if last is None:
                 self._backlog_senders.give_back(backlog)
@@ -545,6 +547,24 @@ class Pairing:
                 backlog.close()
                 self._secondary_reach.failed(last)
                 return last
+
+    def _for_backlog(self, message: Message, queue: str, diversion: Diversion) -> Message:
+        secondary = self.secondary
+        return to_backlog(
+            message, queue, diversion, max_size=secondary.max_message_size, size_of=secondary.encoded_size
+        )
+
+    def _require_room_at_home(self, message: Message) -> None:
+        """What the primary would refuse must not wait in the backlog first."""
+        limit = self.primary.max_message_size
+        if limit is None or 2 * message.size < limit:
+            return
+        size = self.primary.encoded_size(message)
+        if size > limit:
+            raise MessageTooLarge(
+                f"message {message.message_id} to {message.entity.path!r} takes {size} bytes, and {self.primary.label} "
+                f"accepts {limit}"
+            )
 
     def _store_patiently(self, backlog: BacklogSender, stored: Message, timeout: float) -> NamespaceFailure | None:
         """Store it, waiting a few times for a secondary that says it is busy."""

@@ -51,7 +51,8 @@ from tenacity.stop import stop_base
 
 from kombu_paired.errors import BacklogUnavailable, ConfigurationError, PrimaryUnavailable
 from kombu_paired.message import Message
-from kombu_paired.namespaces.kombu import KombuNamespace, profile_of
+from kombu_paired.namespaces.kombu import namespace_on, new_connection, profile_of
+from kombu_paired.namespaces.servicebus.address import Address, is_servicebus
 from kombu_paired.options import (
     DEFAULT_PORTS,
     KOMBU_RETRY_KEYS,
@@ -141,7 +142,7 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         _check_sides(self._urls, self._options)
         self._key = _pairing_key(client, self._urls)
         self._consumer_client: KombuConnection | None = None
-        self._mirror(KombuConnection(self._urls[0]).get_transport_cls())
+        self._mirror(new_connection(self._urls[0]).get_transport_cls())
 
     def _mirror(self, driver: type[base.Transport]) -> None:
         """Look like the primary's own transport."""
@@ -165,14 +166,14 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
     def _make_pairing(self) -> Pairing:
         options = self._options
         common: dict[str, Any] = {"send_timeout": options.send_timeout, "classify": options.classify_failure}
-        primary = KombuNamespace(
+        primary = namespace_on(
             "primary",
             self._urls,
             options.primary_options,
             connect_arguments=_connect_arguments(self.client),
             **common,
         )
-        secondary = KombuNamespace(
+        secondary = namespace_on(
             "secondary",
             split_urls(options.secondary),
             options.secondary_options,
@@ -684,6 +685,9 @@ def _check_sides(primaries: Sequence[str], options: PairedNamespaceOptions) -> N
 
 def _address_of(url: str) -> tuple[Any, ...]:
     scheme = url.split("://", 1)[0]
+    if is_servicebus(url):
+        address = Address.parse(url)
+        return (address.host, address.port)
     if scheme not in DEFAULT_PORTS:
         return (url,)
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kombu_paired.declarations import Declaration, DeclarationBook, Entity
@@ -33,7 +33,7 @@ class Received:
     """
 
     message: Message
-    token: Any
+    token: Any = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -178,6 +178,10 @@ class Namespace(ABC):
     @abstractmethod
     def kind_of(self, exc: BaseException) -> FailureKind:
         """What kind of failure an exception of its driver is."""
+
+    def encoded_size(self, message: Message) -> int:
+        """Bytes that a message takes here, to be held against ``max_message_size``."""
+        return message.size
 
     @abstractmethod
     def consumer_client(self, heartbeat: float | None, connect_timeout: float | None) -> Any:

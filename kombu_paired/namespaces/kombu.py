@@ -37,7 +37,17 @@ from kombu_paired.namespaces.base import (
 )
 from kombu_paired.options import Classifier, without_secrets
 
-__all__ = ("PROFILES", "KombuNamespace", "KombuReceiver", "KombuSender", "Link", "Profile", "profile_of")
+__all__ = (
+    "PROFILES",
+    "KombuNamespace",
+    "KombuReceiver",
+    "KombuSender",
+    "Link",
+    "Profile",
+    "namespace_on",
+    "new_connection",
+    "profile_of",
+)
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +68,7 @@ class Profile:
         names_with_slashes: a backlog queue's name can be one of its queues; without it, no secondary at all.
         tested: the conformance suite runs against it.
         rooms: import path of the module with its links, or None for the ones of this module.
+        transport: import path of a transport of our own, used instead of Kombu's.
         max_message_size: bytes a broker of this kind accepts; None if it depends.
     """
 
@@ -68,6 +79,7 @@ class Profile:
     names_with_slashes: bool = True
     tested: bool = False
     rooms: str | None = None
+    transport: str | None = None
     max_message_size: int | None = None
 
 
@@ -80,6 +92,15 @@ _REDIS = Profile(
     rooms="kombu_paired.namespaces.redis",
 )
 
+_SERVICEBUS = Profile(
+    routed=True,
+    keeps_unsettled=True,
+    tested=True,
+    rooms="kombu_paired.namespaces.servicebus.links",
+    transport="kombu_paired.namespaces.servicebus.transport:Transport",
+    max_message_size=262_144,
+)
+
 #: URL scheme -> profile. ``docs/brokers.md`` shows this table to users; a test holds the two together.
 PROFILES: dict[str, Profile] = {
     "amqp": _RABBITMQ,
@@ -88,6 +109,7 @@ PROFILES: dict[str, Profile] = {
     "redis": _REDIS,
     "rediss": replace(_REDIS, tested=False),
     "sentinel": replace(_REDIS, tested=False),
+    "azureservicebus": _SERVICEBUS,
     "sqs": Profile(keeps_unsettled=True, max_message_size=262_144),
     "filesystem": Profile(names_with_slashes=False, tested=True),
     "sqla": Profile(tested=True),
@@ -102,6 +124,20 @@ def profile_of(url: str) -> Profile:
     """The profile for a URL; of a transport that is not in the table nothing is promised."""
     scheme = url.split("://", 1)[0]
     return PROFILES.get(scheme) or PROFILES.get(scheme.split("+", 1)[0], _UNKNOWN)
+
+
+def new_connection(url: str, **arguments: Any) -> Connection:
+    """A Kombu connection, not connected, on the transport that is used for this URL here."""
+    return Connection(url, transport=profile_of(url).transport, **arguments)
+
+
+def namespace_on(side: str, urls: Sequence[str], *args: Any, **arguments: Any) -> KombuNamespace:
+    """A namespace of the class that is made for its broker; arguments as for :class:`KombuNamespace`."""
+    rooms = profile_of(urls[0]).rooms
+    make: Callable[..., KombuNamespace] = KombuNamespace
+    if rooms:
+        make = getattr(import_module(rooms), "Namespace", KombuNamespace)
+    return make(side, urls, *args, **arguments)
 
 
 class KombuNamespace(Namespace):
@@ -144,7 +180,7 @@ class KombuNamespace(Namespace):
     def new_client(self, **transport_options: Any) -> Connection:
         """A Kombu connection to it, not connected; ``transport_options`` win over the configured ones."""
         wanted = {**self._transport_options, **transport_options}
-        return Connection(self._urls[0], transport_options=wanted, **self._connect_arguments)
+        return new_connection(self._urls[0], transport_options=wanted, **self._connect_arguments)
 
     def consumer_client(self, heartbeat: float | None, connect_timeout: float | None) -> Connection:
         client = self.new_client()
@@ -249,7 +285,7 @@ class KombuNamespace(Namespace):
         return BacklogDepth(
             name,
             count,
-            oldest_diverted_at=_float_or_none(oldest.headers.get(DIVERTED_AT)) if oldest else None,
+            oldest_diverted_at=float_or_none(oldest.headers.get(DIVERTED_AT)) if oldest else None,
             dead_letters=dead,
             dead_letter_reason=str(corpse.headers.get("DeadLetterReason", "")) if corpse else None,
         )
@@ -601,7 +637,7 @@ def _kind_of_other_drivers(exc: BaseException) -> FailureKind | None:
     return None
 
 
-def _float_or_none(value: object) -> float | None:
+def float_or_none(value: object) -> float | None:
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):

@@ -1,0 +1,209 @@
+"""What exists in a namespace: looked up, created, deleted, through the administration client.
+
+Nothing that is there is ever changed: its owner has reasons. What is known to exist is not asked for again; who finds
+it missing says so (:meth:`Entities.forget`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from azure.core.exceptions import (
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceNotFoundError,
+)
+
+from kombu_paired.failures import FailureKind
+from kombu_paired.namespaces.servicebus.kinds import kind_of
+from kombu_paired.namespaces.servicebus.sdk import Clients, bounded
+
+__all__ = ("BACKLOG_PROPERTIES", "Entities")
+
+logger = logging.getLogger(__name__)
+
+#: Of a backlog queue (design, section 3, rule 2). Times without an end are left unset: the service refuses the SDK's
+#: encoding of them.
+BACKLOG_PROPERTIES: dict[str, Any] = {
+    "max_size_in_megabytes": 5120,
+    "max_delivery_count": 2_147_483_647,
+    "lock_duration": timedelta(minutes=1),
+    "dead_lettering_on_message_expiration": True,
+    "enable_batched_operations": True,
+}
+#: The shortest time that the service lets an idle entity live.
+SHORTEST_IDLE = timedelta(minutes=5)
+#: The longest lock that the service grants, in seconds.
+LONGEST_LOCK = 300
+
+Answer = TypeVar("Answer")
+
+
+class Entities:
+    """The queues, topics and subscriptions of one namespace.
+
+    Arguments:
+        clients: how to reach it.
+        lock_seconds: lock of the queues that are created for an application.
+        known: paths that are known to exist, shared by all that look at this namespace.
+    """
+
+    def __init__(self, clients: Clients, lock_seconds: float, known: set[str]) -> None:
+        self._clients = clients
+        self._lock = timedelta(seconds=min(lock_seconds, LONGEST_LOCK))
+        self._known = known
+        self._has_warned = False
+
+    # -- an application's ---------------------------------------------------------------------------------------
+
+    def ensure_queue(self, name: str, timeout: float, *, idle: float | None = None) -> None:
+        """Make sure that a queue exists.
+
+        Arguments:
+            idle: seconds after which the service may delete it when nobody uses it; None: never.
+        """
+        lasting = {} if idle is None else {"auto_delete_on_idle": _idle(idle)}
+        self._ensure(name, timeout, lambda admin: admin.create_queue(name, lock_duration=self._lock, **lasting))
+
+    def ensure_topic(self, name: str, timeout: float) -> None:
+        """Make sure that a topic exists."""
+        self._ensure(name, timeout, lambda admin: admin.create_topic(name))
+
+    def ensure_subscription(
+        self, topic: str, name: str, timeout: float, *, idle: float | None = None, forward_to: str | None = None
+    ) -> None:
+        """Make sure that a subscription exists, and its topic.
+
+        Arguments:
+            idle: as for a queue.
+            forward_to: the queue that gets what the subscription gets.
+        """
+        self.ensure_topic(topic, timeout)
+        options: dict[str, Any] = {} if idle is None else {"auto_delete_on_idle": _idle(idle)}
+        if forward_to is not None:
+            options["forward_to"] = forward_to
+
+        def create(admin: Any) -> None:
+            admin.create_subscription(topic, name, lock_duration=self._lock, **options)
+
+        path = f"{topic}/Subscriptions/{name}"
+        try:
+            self._ensure(path, timeout, create)
+        except ResourceNotFoundError:  # somebody deleted the topic since
+            self.forget(topic)
+            self.ensure_topic(topic, timeout)
+            self._ensure(path, timeout, create)
+
+    def delete_queue(self, name: str, timeout: float) -> None:
+        """Delete a queue, if it is there."""
+        self.forget(name)
+        self._delete(lambda admin: admin.delete_queue(name), timeout)
+
+    def delete_subscription(self, topic: str, name: str, timeout: float) -> None:
+        """Delete a subscription, if it is there."""
+        self.forget(f"{topic}/Subscriptions/{name}")
+        self._delete(lambda admin: admin.delete_subscription(topic, name), timeout)
+
+    def delete_topic_if_unused(self, topic: str, timeout: float) -> None:
+        """Delete a topic that nobody is subscribed to any more."""
+
+        def delete(admin: Any) -> None:
+            if next(iter(admin.list_subscriptions(topic)), None) is None:
+                admin.delete_topic(topic)
+                self.forget(topic)
+
+        self._delete(delete, timeout)
+
+    def has_queue(self, name: str, timeout: float) -> bool:
+        """Whether a queue exists."""
+        try:
+            self._ask(lambda admin: admin.get_queue(name), timeout)
+        except ResourceNotFoundError:
+            return False
+        return True
+
+    def counts(self, name: str, timeout: float) -> tuple[int, int] | None:
+        """How many messages wait in a queue, and how many dead letters; None if there is no such queue."""
+        try:
+            found = self._ask(lambda admin: admin.get_queue_runtime_properties(name), timeout)
+        except ResourceNotFoundError:
+            return None
+        return int(found.active_message_count or 0), int(found.dead_letter_message_count or 0)
+
+    def forget(self, *paths: str) -> None:
+        """Something turned out to be missing."""
+        self._known.difference_update(paths)
+
+    # -- backlog queues -----------------------------------------------------------------------------------------
+
+    def existing(self, names: Iterable[str], timeout: float) -> set[str]:
+        """Which of these queues exist."""
+        wanted = {name.lower(): name for name in names}
+
+        def look(admin: Any) -> set[str]:
+            found: set[str] = set()
+            for queue in admin.list_queues():
+                name = wanted.get(queue.name.lower())
+                if name is not None:
+                    found.add(name)
+                if len(found) == len(wanted):
+                    break
+            return found
+
+        return self._ask(look, timeout)
+
+    def create_backlog_queue(self, name: str, timeout: float) -> None:
+        """Create a backlog queue, unless somebody just did."""
+        try:
+            self._ask(lambda admin: admin.create_queue(name, **BACKLOG_PROPERTIES), timeout)
+        except ResourceExistsError:
+            logger.debug("%s was created by another process", name)
+
+    # -- how ----------------------------------------------------------------------------------------------------
+
+    def _ensure(self, path: str, timeout: float, create: Callable[[Any], Any]) -> None:
+        if path in self._known:
+            return
+        try:
+            self._ask(create, timeout)
+        except ResourceExistsError:
+            logger.debug("%s is there", path)
+        except (ClientAuthenticationError, HttpResponseError) as exc:
+            if kind_of(exc) is not FailureKind.UNAUTHORIZED:
+                raise
+            self._warn_once(path)
+        self._known.add(path)
+
+    def _warn_once(self, path: str) -> None:
+        """Without the right to manage, others create: whether the entity is there will show."""
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%s was not created: the credentials for %s have no right to manage the namespace. It must be there",
+                path,
+                self._clients.address.place,
+            )
+
+    def _delete(self, delete: Callable[[Any], None], timeout: float) -> None:
+        try:
+            self._ask(delete, timeout)
+        except ResourceNotFoundError:
+            logger.debug("it is gone")
+
+    def _ask(self, question: Callable[[Any], Answer], timeout: float) -> Answer:
+        deadline = time.monotonic() + timeout
+
+        def ask() -> Answer:
+            with self._clients.administration(max(deadline - time.monotonic(), 0.001)) as admin:
+                return question(admin)
+
+        return bounded(ask, timeout, "the management of the namespace")
+
+
+def _idle(seconds: float) -> timedelta:
+    return max(timedelta(seconds=seconds), SHORTEST_IDLE)

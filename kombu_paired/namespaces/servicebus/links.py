@@ -1,0 +1,452 @@
+"""The namespace on Azure Service Bus: senders, receivers, pings."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from itertools import groupby
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import MessageLockLostError, MessageSizeExceededError, ServiceBusError
+
+from kombu_paired.declarations import Entity
+from kombu_paired.errors import MessageTooLarge, NamespaceFailure
+from kombu_paired.failures import FailureKind
+from kombu_paired.message import DIVERTED_AT, Message
+from kombu_paired.namespaces.base import (
+    DEAD_LETTER_SUFFIX,
+    BacklogDepth,
+    DeadLetter,
+    Received,
+    Receiver,
+    Sender,
+)
+from kombu_paired.namespaces.kombu import KombuNamespace, KombuSender, Link, float_or_none, prepare
+from kombu_paired.namespaces.servicebus import kinds
+from kombu_paired.namespaces.servicebus.names import is_backlog
+from kombu_paired.namespaces.servicebus.sdk import STANDARD_MESSAGE, ReceiverLink, SenderLink, encoded_size
+from kombu_paired.namespaces.servicebus.transport import Channel, Transport, Unrouted
+from kombu_paired.namespaces.servicebus.wire import is_ping, new_ping, received_backlog_message, to_backlog_form
+
+__all__ = ("Namespace", "ServiceBusLink", "ServiceBusReceiver", "ServiceBusSender")
+
+#: Messages of one receive (the documents of paired namespaces).
+BATCH = 100
+#: Seconds after which a waiting receiver looks whether it was interrupted. The service does not notice: credit that was
+#: given stays given.
+TICK = 1.0
+#: Seconds for which messages that were put back are kept from coming again, as long as others come; well below a lock.
+LONGEST_HOLD = 30.0
+#: Seconds to wait for others before they come again.
+OTHERS_WAIT = 0.5
+#: Bytes that the service may add to a message that it is given.
+SLACK = 512
+
+
+def kind_of(exc: BaseException) -> FailureKind | None:
+    """The kind of an exception that the SDK, or the transport on it, raises; None for others."""
+    if isinstance(exc, Unrouted):
+        return FailureKind.MISSING
+    return kinds.kind_of(exc)
+
+
+def concerns_all(exc: BaseException) -> bool:
+    """Nothing that the service says about a send is about all of its entities."""
+    return False
+
+
+def consumer_options(connect_timeout: float, send_timeout: float) -> dict[str, Any]:
+    """Transport options of a consumer's connection, unless the user gives others."""
+    return {"send_timeout": send_timeout}
+
+
+def hurry(connection: Any, seconds: float) -> None:
+    """Let closing take no longer than this."""
+    connection.goodbye = connection.timeout = seconds
+
+
+class Namespace(KombuNamespace):
+    """Azure Service Bus."""
+
+    max_message_size = STANDARD_MESSAGE
+
+    def __init__(self, *args: Any, **arguments: Any) -> None:
+        super().__init__(*args, **arguments)
+        self.max_message_size = STANDARD_MESSAGE
+
+    def encoded_size(self, message: Message) -> int:
+        with self._channel() as channel:
+            return encoded_size([encoded(channel, message)]) + SLACK
+
+    @contextmanager
+    def _channel(self) -> Iterator[Channel]:
+        link = ServiceBusLink(self)
+        try:
+            yield link.open(self.send_timeout)
+        finally:
+            link.drop()
+
+    def ensure_backlog_queues(self, names: Sequence[str], create: bool, timeout: float) -> list[str]:
+        deadline = time.monotonic() + timeout
+        with self._channel() as channel, self.failing():
+            if not create:
+                return self._attachable(channel.transport, names, timeout)
+            entities = channel.transport.entities
+            there = entities.existing(names, timeout)
+            for name in names:
+                if name not in there:
+                    entities.create_backlog_queue(name, max(deadline - time.monotonic(), 0.001))
+        return list(names)
+
+    def _attachable(self, transport: Transport, names: Sequence[str], timeout: float) -> list[str]:
+        """Those that one can send to: to know more takes the right to manage."""
+
+        def attach(name: str) -> BaseException | None:
+            link = transport.clients.sender(name)
+            try:
+                link.open(timeout)
+            except Exception as exc:
+                return exc
+            finally:
+                link.close()
+            return None
+
+        with ThreadPoolExecutor(len(names)) as pool:
+            outcomes = list(pool.map(attach, names))
+        usable = [name for name, outcome in zip(names, outcomes, strict=True) if outcome is None]
+        others = [exc for exc in outcomes if exc is not None and self.kind_of(exc) is not FailureKind.MISSING]
+        if not usable and others:
+            raise others[0]
+        return usable
+
+    def backlog_depths(self, names: Sequence[str], timeout: float) -> list[BacklogDepth]:
+        with self._channel() as channel, self.failing():
+            return [_depth(channel.transport, name, timeout) for name in names]
+
+
+def _depth(transport: Transport, name: str, timeout: float) -> BacklogDepth:
+    counts = transport.entities.counts(name, timeout)
+    if counts is None:
+        return BacklogDepth(name, None)
+    waiting, dead = counts
+    oldest = _peek(transport, name, timeout) if waiting else None
+    corpse = _peek(transport, name, timeout, dead_letters=True) if dead else None
+    return BacklogDepth(
+        name,
+        waiting,
+        oldest_diverted_at=float_or_none(oldest.headers.get(DIVERTED_AT)) if oldest else None,
+        dead_letters=dead,
+        dead_letter_reason=str(corpse.headers.get("DeadLetterReason", "")) if corpse else None,
+    )
+
+
+def _peek(transport: Transport, name: str, timeout: float, *, dead_letters: bool = False) -> Message | None:
+    link = transport.clients.receiver(name, dead_letters=dead_letters)
+    link.open(timeout)
+    try:
+        found = link.peek(1, timeout)
+    finally:
+        link.close()
+    return received_backlog_message(found[0]) if found else None
+
+
+def encoded(channel: Channel, message: Message) -> ServiceBusMessage:
+    """A message as it is sent: to a backlog queue in the backlog's form, else in an envelope."""
+    if not message.exchange and is_backlog(message.routing_key):
+        return to_backlog_form(message)
+    return channel.envelope(prepare(channel, message), message.exchange, message.routing_key)
+
+
+def make_link(namespace: KombuNamespace) -> ServiceBusLink:
+    return ServiceBusLink(namespace)
+
+
+def make_sender(namespace: KombuNamespace) -> Sender:
+    return ServiceBusSender(namespace)
+
+
+def make_receiver(namespace: KombuNamespace, queue: str, prefetch: int, timeout: float) -> Receiver:
+    return ServiceBusReceiver(namespace, queue, prefetch, timeout)
+
+
+class ServiceBusLink(Link):
+    """A channel that routes, and the links that it sends over. It connects when the first of them is opened."""
+
+    channel: Channel
+    connection: Transport
+
+    def _connect(self, timeout: float) -> None:
+        self.client = self.namespace.new_client()
+        self.connection = self.client.transport
+        self.channel = self.connection.create_channel(self.connection)
+
+    def bound(self, timeout: float) -> None:
+        self.connection.timeout = timeout
+
+    def probe(self, entity: Entity | None, timeout: float) -> None:
+        """Ping what a message to the entity would go to; for no entity, ask whether the service answers."""
+        deadline = time.monotonic() + timeout
+        try:
+            targets = self.channel.route(entity.exchange, entity.routing_key, {}) if entity else []
+        except Unrouted:
+            targets = []
+        if not targets:
+            self.connection.ask(timeout)
+        for target in targets:
+            left = max(deadline - time.monotonic(), 0.001)
+            try:
+                link = self.connection.outgoing.link(target, left)
+                link.send(new_ping(), max(deadline - time.monotonic(), 0.001))
+            except ServiceBusError as exc:
+                if kind_of(exc) is not FailureKind.MISSING:  # whoever sends to it declares it first
+                    raise
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.outgoing.close()
+        self.drop()
+
+    def drop(self) -> None:
+        connection, self.client, self.connection, self.channel = self.connection, None, None, None  # type: ignore[assignment]
+        if connection is not None:
+            connection.outgoing.drop_all()
+
+
+class ServiceBusSender(KombuSender):
+    """Sends over a link per queue or topic."""
+
+    link: ServiceBusLink
+
+    @property
+    def is_fresh(self) -> bool:
+        return not self.link.is_open or self.link.connection.outgoing.is_fresh
+
+    def send(self, message: Message, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        channel = self.link.open(timeout)
+        try:
+            targets = channel.route(message.exchange, message.routing_key, message.properties)
+            outgoing = encoded(channel, message)
+        except Exception as exc:
+            raise self.namespace.failure(exc) from exc
+        for target in targets:
+            link = self._opened(target, deadline)
+            self._require_fit(message, [outgoing], link)
+            try:
+                link.send(outgoing, deadline - time.monotonic())
+            except Exception as exc:
+                raise self._failed_at(target, exc) from exc
+
+    def _opened(self, target: str, deadline: float) -> SenderLink:
+        """The link to an entity. Who cannot connect for want of an answer cannot reach any other either."""
+        connection = self.link.connection
+        try:
+            return connection.outgoing.link(target, max(deadline - time.monotonic(), 0.001))
+        except Exception as exc:
+            kind = self.namespace.kind_of(exc)
+            away = kind in (FailureKind.UNREACHABLE, FailureKind.TIMEOUT)
+            if kind is FailureKind.MISSING:
+                connection.entities.forget(target)
+            raise self.namespace.failure(
+                exc, kind=FailureKind.UNREACHABLE if away else kind, whole_namespace=away
+            ) from exc
+
+    def _require_fit(self, message: Message, outgoing: Sequence[ServiceBusMessage], link: SenderLink) -> None:
+        """Raise before anything is sent: what the service says is learned from the link."""
+        limit = self.namespace.max_message_size = link.max_message_size
+        if len(message.body) * 2 + 8192 < limit and len(str(message.headers)) * 2 + 8192 < limit:
+            return
+        size = encoded_size(outgoing)
+        if size > limit:
+            too_large = MessageTooLarge(
+                f"message {message.message_id} to {message.entity.path!r} takes {size} bytes, and "
+                f"{self.namespace.label} accepts {limit}"
+            )
+            raise self.namespace.failure(too_large, kind=FailureKind.REJECTED)
+
+    def _failed_at(self, target: str, exc: Exception) -> NamespaceFailure:
+        failure = self.namespace.failure(exc, maybe_stored=True)
+        if failure.kind.counts:
+            self.link.connection.outgoing.drop(target)
+        elif failure.kind is FailureKind.MISSING:
+            self.link.connection.outgoing.drop(target)
+            self.link.connection.entities.forget(target)
+        return failure
+
+    # -- batches ------------------------------------------------------------------------------------------------
+
+    def send_batch(self, messages: Sequence[Message], timeout: float) -> list[NamespaceFailure | None]:
+        deadline = time.monotonic() + timeout
+        outcomes: list[NamespaceFailure | None] = [None] * len(messages)
+        try:
+            channel = self.link.open(timeout)
+        except NamespaceFailure as failure:
+            return [failure] * len(messages)
+        ready: list[tuple[str, str, int, ServiceBusMessage]] = []
+        for index, message in enumerate(messages):
+            try:
+                outgoing = encoded(channel, message)
+                for target in channel.route(message.exchange, message.routing_key, message.properties):
+                    ready.append((target, outgoing.session_id or "", index, outgoing))
+            except Exception as exc:
+                outcomes[index] = self.namespace.failure(exc)
+        ready.sort(key=lambda each: each[:3])
+        for (target, _), group in groupby(ready, key=lambda each: each[:2]):
+            parts = [(index, outgoing) for _, _, index, outgoing in group]
+            for index, outcome in self._send_parts(target, messages, parts, deadline):
+                outcomes[index] = outcomes[index] or outcome
+        return outcomes
+
+    def _send_parts(
+        self, target: str, messages: Sequence[Message], parts: list[tuple[int, ServiceBusMessage]], deadline: float
+    ) -> Iterator[tuple[int, NamespaceFailure | None]]:
+        """Send to one entity, in as few batches as fit."""
+        while parts:
+            try:
+                link = self._opened(target, deadline)
+                batch, count = self._filled(link, parts)
+            except NamespaceFailure as refusal:
+                for index, _ in parts:
+                    yield index, refusal
+                return
+            chosen, parts = parts[: max(count, 1)], parts[max(count, 1) :]
+            if count < 2:  # one that fills a batch alone, or one that is refused for itself
+                [(index, _)] = chosen
+                yield index, self._outcome_alone(messages[index], deadline)
+                continue
+            try:
+                link.send(batch, deadline - time.monotonic())
+            except Exception as exc:
+                refused = self._failed_at(target, exc)
+                if refused.kind is FailureKind.REJECTED:  # one of them: which?
+                    for index, _ in chosen:
+                        yield index, self._outcome_alone(messages[index], deadline)
+                    continue
+                for index, _ in chosen:
+                    yield index, refused
+            else:
+                for index, _ in chosen:
+                    yield index, None
+
+    def _filled(self, link: SenderLink, parts: Sequence[tuple[int, ServiceBusMessage]]) -> tuple[Any, int]:
+        batch, count = link.new_batch(), 0
+        for _, outgoing in parts:
+            try:
+                batch.add_message(outgoing)
+            except (MessageSizeExceededError, ValueError):
+                break
+            count += 1
+        return batch, count
+
+    def _outcome_alone(self, message: Message, deadline: float) -> NamespaceFailure | None:
+        try:
+            self.send(message, max(deadline - time.monotonic(), 0.001))
+        except NamespaceFailure as failure:
+            return failure
+        return None
+
+
+class ServiceBusReceiver(Receiver):
+    """Receives from a backlog queue under lock, up to a hundred at a time."""
+
+    def __init__(self, namespace: KombuNamespace, queue: str, prefetch: int, timeout: float) -> None:
+        self.namespace = namespace
+        self.queue = queue
+        self._interrupted = False
+        self._unsettled: dict[int, Received] = {}
+        self._put_back: deque[Received] = deque()
+        self._put_back_since = 0.0
+        name = queue.removesuffix(DEAD_LETTER_SUFFIX)
+        with namespace.failing():
+            clients = namespace.new_client().transport.clients
+            self._link: ReceiverLink = clients.receiver(name, dead_letters=name != queue, tick=0.2)
+        try:
+            self._link.open(timeout)
+        except Exception as exc:
+            kind = namespace.kind_of(exc)
+            away = kind in (FailureKind.UNREACHABLE, FailureKind.TIMEOUT)
+            raise namespace.failure(exc, kind=FailureKind.UNREACHABLE if away else kind, whole_namespace=away) from exc
+
+    def receive(self, limit: int, timeout: float) -> list[Received]:
+        deadline = time.monotonic() + timeout
+        with self._failing():
+            while not self._interrupted:
+                left = deadline - time.monotonic()
+                wait = min(TICK, OTHERS_WAIT if self._put_back else TICK, max(left, 0.001))
+                batch = self._take(min(limit, BATCH), wait)
+                if batch:
+                    return batch
+                if self._put_back:
+                    self._let_come_again()
+                elif left <= 0:
+                    return []
+        return []
+
+    def _take(self, limit: int, wait: float) -> list[Received]:
+        if self._put_back and time.monotonic() - self._put_back_since > LONGEST_HOLD:
+            self._let_come_again()
+        batch = []
+        for raw in self._link.receive(limit, wait):
+            if is_ping(raw):
+                self._link.settle("complete", raw)
+                continue
+            received = Received(received_backlog_message(raw), raw)
+            self._unsettled[id(raw)] = received
+            batch.append(received)
+        return batch
+
+    def complete(self, received: Sequence[Received]) -> None:
+        for each in received:
+            self._settle("complete", each)
+
+    def abandon(self, received: Sequence[Received]) -> None:
+        """Kept under lock until no other comes: the service would give them back to us at once, before the others."""
+        if received and not self._put_back:
+            self._put_back_since = time.monotonic()
+        self._put_back.extend(received)
+
+    def _let_come_again(self) -> None:
+        while self._put_back:
+            self._settle("abandon", self._put_back.popleft())
+
+    def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
+        for letter in letters:
+            self._settle(
+                "dead_letter",
+                letter.received,
+                reason=letter.reason[:1024],
+                error_description=letter.description[:4096],
+            )
+
+    def _settle(self, operation: str, received: Received, **arguments: Any) -> None:
+        with self._failing():
+            with suppress(MessageLockLostError):  # it comes again, and goes home twice with one message id
+                self._link.settle(operation, received.token, **arguments)
+            self._unsettled.pop(id(received.token), None)
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+
+    def close(self) -> None:
+        deadline = time.monotonic() + 1.0
+        try:
+            for received in list(self._unsettled.values()):
+                if not self._link.is_open or time.monotonic() > deadline:
+                    break
+                self._settle("abandon", received)
+        except NamespaceFailure:
+            pass  # the service gives them back when their locks end
+        self._link.drop()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            with self.namespace.failing():
+                yield
+        except NamespaceFailure:
+            self._link.drop()
+            raise

@@ -1,0 +1,340 @@
+"""The SDK's clients and links, each step of them bounded in time.
+
+The SDK waits for ever on a server that accepts a connection and stays silent, whatever timeout it is given, and its
+links are not for two threads. So opening happens in a thread that can be given up, a link that failed is never used
+again, and to let go of one means to shut its socket first: whoever waits on it wakes up.
+
+What is private in the SDK is touched here alone, and its absence costs promptness, never a message.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import select
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from azure.core.pipeline.transport import RequestsTransport
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from kombu_paired.errors import ConfigurationError
+from kombu_paired.namespaces.servicebus.address import Address
+
+__all__ = ("Clients", "ReceiverLink", "SenderLink", "bounded", "encoded_size")
+
+logger = logging.getLogger(__name__)
+
+#: Bytes a message may have where the service has not said otherwise: Basic and Standard.
+STANDARD_MESSAGE = 262_144
+#: Seconds the SDK waits for further messages once it has one; and how often it looks up from its socket meanwhile.
+FURTHER_WAIT = 0.01
+RECEIVER_TICK = 0.02
+
+Answer = TypeVar("Answer")
+
+
+class Clients:
+    """Makes clients and links to one namespace.
+
+    Arguments:
+        address: of the namespace.
+        options: ``client_options`` (further arguments of the SDK's ServiceBusClient), ``management_port`` (of a local
+            server that has another one for it).
+    """
+
+    def __init__(self, address: Address, options: Mapping[str, Any]) -> None:
+        self.address = address
+        self._options = dict(options.get("client_options") or {})
+        self._management_port: int | None = options.get("management_port")
+        self._credential: Any = None
+
+    def sender(self, entity: str) -> SenderLink:
+        """A link that sends to a queue or topic; not open."""
+        return SenderLink(lambda timeout: self._client(timeout).get_queue_sender(entity, keep_alive=None), entity)
+
+    def receiver(
+        self,
+        entity: str,
+        subscription: str | None = None,
+        *,
+        dead_letters: bool = False,
+        delete: bool = False,
+        session: Any = None,
+        tick: float = RECEIVER_TICK,
+    ) -> ReceiverLink:
+        """A link that receives from a queue or a subscription; not open.
+
+        Arguments:
+            dead_letters: from its dead-letter queue.
+            delete: messages are gone once they are received.
+            session: an id, or the SDK's ``NEXT_AVAILABLE_SESSION``.
+            tick: seconds between two looks up from the socket.
+        """
+        arguments: dict[str, Any] = {
+            "receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE if delete else ServiceBusReceiveMode.PEEK_LOCK,
+            "sub_queue": ServiceBusSubQueue.DEAD_LETTER if dead_letters else None,
+            "socket_timeout": tick,
+        }
+        if session is not None:
+            arguments["session_id"] = session
+
+        def make(timeout: float) -> Any:
+            client = self._client(timeout)
+            if subscription is None:
+                return client.get_queue_receiver(entity, **arguments)
+            return client.get_subscription_receiver(entity, subscription, **arguments)
+
+        return ReceiverLink(make, entity if subscription is None else f"{entity}/Subscriptions/{subscription}")
+
+    def administration(self, timeout: float) -> ServiceBusAdministrationClient:
+        """The administration client, without tries of its own."""
+        address = self.address
+        arguments: dict[str, Any] = {"retry_total": 0, "connection_timeout": timeout, "read_timeout": timeout}
+        if address.is_local:
+            arguments["transport"] = _PlainTransport(address.host, self._management_port or address.port)
+        elif "connection_verify" in self._options:
+            arguments["connection_verify"] = self._options["connection_verify"]
+        if address.identity is None:
+            return ServiceBusAdministrationClient.from_connection_string(address.connection_string, **arguments)
+        return ServiceBusAdministrationClient(address.place, self._identity(), **arguments)
+
+    def _client(self, timeout: float, **arguments: Any) -> ServiceBusClient:
+        arguments = {"retry_total": 0, "auth_timeout": max(timeout, 1.0), **arguments, **self._options}
+        address = self.address
+        if address.identity is None:
+            return ServiceBusClient.from_connection_string(address.connection_string, **arguments)
+        return ServiceBusClient(address.place, self._identity(), use_tls=not address.is_local, **arguments)
+
+    def _identity(self) -> Any:
+        if self._credential is None:
+            name = str(self.address.identity)
+            try:
+                module = importlib.import_module("azure.identity")
+            except ImportError:
+                raise ConfigurationError(
+                    f"{name} needs the package azure-identity: pip install azure-identity"
+                ) from None
+            self._credential = getattr(module, name)()
+        return self._credential
+
+
+class _PlainTransport(RequestsTransport):  # type: ignore[misc]
+    """Management over HTTP: the SDK knows nothing but https, and local servers have no certificate it would take."""
+
+    def __init__(self, host: str, port: int | None) -> None:
+        super().__init__()
+        self._base = f"http://{host}:{port}/"
+
+    def send(self, request: Any, **kwargs: Any) -> Any:
+        request.url = self._base + request.url.split("://", 1)[1].split("/", 1)[1]
+        return super().send(request, **kwargs)
+
+
+class _Link:
+    """A sender or receiver of the SDK. For one thread, but for :meth:`drop`."""
+
+    def __init__(self, make: Callable[[float], Any], path: str) -> None:
+        self.path = path
+        self._make = make
+        self._raw: Any = None
+        self._dropped = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._raw is not None
+
+    def open(self, timeout: float) -> None:
+        """Connect and attach.
+
+        Raises:
+            Exception: what the SDK raises; ``OperationTimeoutError`` when the service stays silent.
+        """
+
+        def connect() -> None:
+            raw = self._raw = self._make(timeout)
+            try:
+                raw._open_with_retry() if hasattr(raw, "_open_with_retry") else raw.__enter__()
+            finally:
+                if self._dropped:  # given up meanwhile
+                    _shut(raw)
+
+        try:
+            bounded(connect, timeout, f"opening {self.path}", give_up=self.drop)
+        except BaseException:
+            self.drop()
+            raise
+
+    def is_alive(self) -> bool:
+        """Whether the other side has closed it, as far as is known without asking; handles what it has sent."""
+        handler = getattr(self._raw, "_handler", None)
+        connection = getattr(handler, "_connection", None)
+        sock = _socket_of(self._raw)
+        if sock is None or connection is None:
+            return self.is_open
+        try:
+            while select.select([sock], [], [], 0)[0]:
+                connection.listen(wait=False)
+                if connection._error is not None or _socket_of(self._raw) is None:
+                    return False
+            link = getattr(handler, "_link", None)
+            return link is not None and link.state.value == _ATTACHED
+        except AttributeError:  # another version of the SDK: a send will tell
+            return True
+        except Exception as exc:
+            logger.debug("%s is dead: %r", self.path, exc)
+            return False
+
+    def drop(self) -> None:
+        """Let go at once, from any thread; whoever waits on it wakes up with an error."""
+        self._dropped = True
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            _shut(raw)
+
+    def close(self) -> None:
+        """Say goodbye, behind the caller's back: it can take the SDK a second."""
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            _close_behind(raw)
+
+
+class SenderLink(_Link):
+    """Sends to one queue or topic."""
+
+    def send(self, message: Any, timeout: float) -> None:
+        """Send a message, or a batch, and wait until the service has it."""
+        raw = self._raw
+        if raw is None:
+            raise ServiceBusConnectionError(message=f"the link to {self.path} is closed")
+        raw.send_messages(message, timeout=max(timeout, 0.001))
+
+    @property
+    def max_message_size(self) -> int:
+        """Bytes that the service accepts here."""
+        return getattr(self._raw, "_max_message_size_on_link", 0) or STANDARD_MESSAGE
+
+    def new_batch(self) -> Any:
+        """An empty batch of the SDK, as large as the service accepts."""
+        return self._raw.create_message_batch()
+
+
+class ReceiverLink(_Link):
+    """Receives from one queue or subscription, and settles."""
+
+    def open(self, timeout: float) -> None:
+        super().open(timeout)
+        if hasattr(self._raw, "_further_pull_receive_timeout"):
+            self._raw._further_pull_receive_timeout = FURTHER_WAIT
+
+    def receive(self, limit: int, timeout: float) -> list[Any]:
+        """Up to so many messages; waits so long for the first."""
+        started = time.monotonic()
+        messages = list(self._opened().receive_messages(max_message_count=limit, max_wait_time=max(timeout, 0.001)))
+        if not messages and time.monotonic() - started < timeout / 2:
+            # The SDK returns at once, and with nothing, from a link that it knows to be dead.
+            raise ServiceBusConnectionError(message=f"the link to {self.path} was closed")
+        return messages
+
+    def peek(self, limit: int, timeout: float) -> list[Any]:
+        """The oldest ones, left where they are."""
+        return list(self._opened().peek_messages(limit, timeout=timeout))
+
+    def settle(self, operation: str, message: Any, **arguments: Any) -> None:
+        """``complete``, ``abandon`` or ``dead_letter`` a message that came over this link."""
+        getattr(self._opened(), f"{operation}_message")(message, **arguments)
+
+    def renew(self, message: Any, timeout: float) -> None:
+        """Lock a message, or the session that it belongs to, anew."""
+        raw = self._opened()
+        session = getattr(raw, "session", None)
+        if session is not None:
+            session.renew_lock(timeout=timeout)
+        else:
+            raw.renew_message_lock(message, timeout=timeout)
+
+    def _opened(self) -> Any:
+        raw = self._raw
+        if raw is None:
+            raise ServiceBusConnectionError(message=f"the link to {self.path} is closed")
+        return raw
+
+
+def bounded(call: Callable[[], Answer], timeout: float, what: str, give_up: Callable[[], None] | None = None) -> Answer:
+    """Run something that may never return, and wait so many seconds for it.
+
+    Raises:
+        OperationTimeoutError: it has not returned; ``give_up`` was called.
+    """
+    outcome: list[Any] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            outcome.append(call())
+        except BaseException as exc:
+            outcome.append(_Raised(exc))
+        finally:
+            done.set()
+
+    threading.Thread(target=run, name=f"kombu-paired-{what}", daemon=True).start()
+    if not done.wait(timeout):
+        if give_up is not None:
+            give_up()
+        raise OperationTimeoutError(message=f"{what}: the service did not answer within {timeout:g} s")
+    [answer] = outcome
+    if isinstance(answer, _Raised):
+        raise answer.exc
+    return answer  # type: ignore[no-any-return]
+
+
+class _Raised:
+    def __init__(self, exc: BaseException) -> None:
+        self.exc = exc
+
+
+def encoded_size(messages: Sequence[ServiceBusMessage]) -> int:
+    """Bytes of messages as they are sent."""
+    total = 0
+    for message in messages:
+        try:
+            from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+
+            outgoing = PyamqpTransport.to_outgoing_amqp_message(message.raw_amqp_message)
+            total += PyamqpTransport.get_message_encoded_size(outgoing)
+        except (ImportError, AttributeError):  # another version of the SDK
+            total += sum(len(part) for part in message.body) + 2048
+    return total
+
+
+_ATTACHED = 3
+
+
+def _socket_of(raw: Any) -> Any:
+    connection = getattr(getattr(raw, "_handler", None), "_connection", None)
+    return getattr(getattr(connection, "_transport", None), "sock", None)
+
+
+def _shut(raw: Any) -> None:
+    """Shut the socket, so that nobody waits on it."""
+    sock = _socket_of(raw)
+    try:
+        if sock is not None:
+            sock.shutdown(2)
+    except (OSError, AttributeError, TypeError) as exc:
+        logger.debug("shutting a socket: %r", exc)
+    _close_behind(raw)
+
+
+def _close_behind(raw: Any) -> None:
+    def close() -> None:
+        try:
+            raw.close()
+        except Exception as exc:
+            logger.debug("closing a link: %r", exc)
+
+    threading.Thread(target=close, name="kombu-paired-closing", daemon=True).start()

@@ -1,0 +1,177 @@
+"""Messages as they lie in the service.
+
+An application's message has the stock Kombu transport's form: the body is a JSON envelope with the payload in base64.
+Beside it the service's own properties say what they are made for: message id (the task's), correlation id, content
+type, subject (the task's name), time to live, session, schedule.
+
+A backlog message has a form of its own, because what fits the primary has to fit the backlog: its first line is JSON
+(headers, properties), and the rest is the payload as it is, a quarter shorter than base64. The aliases of the documents
+(``x-ms-path`` and so on) are application properties besides, for whoever looks into the queue.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage
+from kombu.utils.json import dumps, loads
+
+from kombu_paired.message import Message
+from kombu_paired.registration import PING_CONTENT_TYPE
+
+__all__ = (
+    "body_of",
+    "from_envelope",
+    "is_ping",
+    "new_ping",
+    "received_backlog_message",
+    "to_backlog_form",
+    "to_envelope",
+)
+
+logger = logging.getLogger(__name__)
+
+#: The application property that says that a message has the backlog's form.
+FORM = "x-paired-form"
+FORM_OF_BACKLOG = "1"
+#: The longest message id, session id and correlation id that the service takes.
+LONGEST_ID = 128
+#: The SDK drops a time to live below a second.
+SHORTEST_LIFE = timedelta(seconds=1)
+#: How long a ping lives (the documents of paired namespaces).
+PING_LIFE = timedelta(seconds=1)
+
+
+def to_envelope(raw: Mapping[str, Any], *, schedule_eta: bool = False) -> ServiceBusMessage:
+    """An application's message.
+
+    Arguments:
+        raw: as Kombu's virtual channels make it, with the body encoded.
+        schedule_eta: let the service hold back a task until its ``eta``.
+    """
+    headers, properties = raw.get("headers") or {}, raw["properties"]
+    task_id = properties.get("message_id") or headers.get("id") or properties.get("correlation_id")
+    return ServiceBusMessage(
+        dumps(raw),
+        message_id=_id(task_id),
+        correlation_id=_id(properties.get("correlation_id")),
+        content_type=raw.get("content-type"),
+        subject=_id(headers.get("task")),
+        session_id=_id(properties.get("session_id")),
+        time_to_live=_life(properties.get("expiration")),
+        scheduled_enqueue_time_utc=_schedule(properties, headers, schedule_eta),
+    )
+
+
+def from_envelope(received: Any) -> dict[str, Any]:
+    """The virtual channel's form of a message that was received.
+
+    Raises:
+        ValueError: it is not one that this transport or the stock one sent.
+    """
+    try:
+        raw = loads(body_of(received).decode())
+        raw["properties"].setdefault("delivery_info", {})
+        if not {"body", "headers"} <= raw.keys():
+            raise KeyError("body or headers")
+    except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as exc:
+        raise ValueError(f"no envelope: {exc!r}") from exc
+    return raw  # type: ignore[no-any-return]
+
+
+def to_backlog_form(message: Message) -> ServiceBusMessage:
+    """A message for a backlog queue."""
+    head = {
+        "headers": message.headers,
+        "properties": message.properties,
+        "priority": message.priority,
+        "content_type": message.content_type,
+        "content_encoding": message.content_encoding,
+        "text": isinstance(message.body, str),
+    }
+    payload = message.body.encode() if isinstance(message.body, str) else message.body
+    shown = {key: value for key, value in message.headers.items() if key.startswith("x-ms-") and isinstance(value, str)}
+    return ServiceBusMessage(
+        dumps(head).encode() + b"\n" + payload,
+        application_properties={**shown, FORM: FORM_OF_BACKLOG},
+        message_id=_id(message.properties.get("message_id")),
+        correlation_id=_id(message.properties.get("correlation_id")),
+        content_type=message.content_type,
+        subject=_id(message.headers.get("task")),
+    )
+
+
+def received_backlog_message(received: Any) -> Message:
+    """The neutral form of what lies in a backlog queue, whoever wrote it."""
+    given = {_text(key): _text(value) for key, value in (received.application_properties or {}).items()}
+    if given.get(FORM) == FORM_OF_BACKLOG:
+        try:
+            return _from_backlog_form(received, given)
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            logger.warning("a backlog message %s cannot be read: %r", received.message_id, exc)
+    properties = {"message_id": received.message_id, "correlation_id": received.correlation_id}
+    return Message(
+        body=body_of(received),
+        content_type=received.content_type,
+        headers=given,
+        properties={key: value for key, value in properties.items() if value is not None},
+    )
+
+
+def _from_backlog_form(received: Any, given: Mapping[str, Any]) -> Message:
+    line, _, payload = body_of(received).partition(b"\n")
+    head = loads(line.decode())
+    reasons = {key: value for key, value in given.items() if key.startswith("DeadLetter")}
+    return Message(
+        body=payload.decode() if head["text"] else payload,
+        priority=head["priority"],
+        content_type=head["content_type"],
+        content_encoding=head["content_encoding"],
+        headers={**head["headers"], **reasons},
+        properties=dict(head["properties"]),
+    )
+
+
+def new_ping() -> ServiceBusMessage:
+    """A ping to the letter of the documents: empty, of its own content type, with a second to live."""
+    return ServiceBusMessage(b"", content_type=PING_CONTENT_TYPE, time_to_live=PING_LIFE)
+
+
+def is_ping(received: Any) -> bool:
+    """Whether it is one, and no message for anybody."""
+    return bool(received.content_type == PING_CONTENT_TYPE)
+
+
+def body_of(received: Any) -> bytes:
+    """The whole body."""
+    body = received.body
+    return body if isinstance(body, bytes) else b"".join(body)
+
+
+def _id(value: object) -> str | None:
+    """Fit for a property of the service, else left out: the envelope has it in any case."""
+    text = str(value) if value else ""
+    return text if text and len(text) <= LONGEST_ID else None
+
+
+def _life(expiration: object) -> timedelta | None:
+    """Kombu's ``expiration``: milliseconds, as a string."""
+    try:
+        return max(timedelta(milliseconds=int(str(expiration))), SHORTEST_LIFE)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _schedule(properties: Mapping[str, Any], headers: Mapping[str, Any], schedule_eta: bool) -> datetime | None:
+    wanted = properties.get("scheduled_enqueue_time_utc") or (headers.get("eta") if schedule_eta else None)
+    if not wanted:
+        return None
+    when = wanted if isinstance(wanted, datetime) else datetime.fromisoformat(str(wanted).replace("Z", "+00:00"))
+    return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
+
+
+def _text(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
