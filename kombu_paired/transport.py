@@ -31,8 +31,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import sys
-import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,6 +60,7 @@ from kombu_paired.options import (
     without_secrets,
 )
 from kombu_paired.pairing import Pairing, inherit, shared
+from kombu_paired.stopping import sleep_unless_worker_stops, worker_is_told_to_stop
 from kombu_paired.syphon import Syphon
 
 __all__ = ("Channel", "Connection", "PublishBatch", "Transport", "pairing_of")
@@ -71,8 +70,6 @@ logger = logging.getLogger(__name__)
 PREFIX = "paired+"
 #: Seconds a consumer's call waits for the primary before it raises: one line a minute in a worker's log.
 CONSUMER_PATIENCE = 60.0
-#: Seconds between two looks at whether a waiting worker was told to stop.
-STOP_CHECK = 0.2
 #: Seconds that closing the consumer's connection may take per answer of the broker.
 GOODBYE = 1.0
 #: Seconds per answer once it is known that none comes.
@@ -212,7 +209,7 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
             retry=retry_if_exception(is_away),
             wait=wait_random_exponential(multiplier=0.5, max=5.0),
             stop=stop_any(stop_after_delay(CONSUMER_PATIENCE), _StopIfWorkerStops()),
-            sleep=_sleep_unless_worker_stops,
+            sleep=sleep_unless_worker_stops,
             before_sleep=self._say_once_that_it_waits,
             reraise=True,
         )
@@ -380,7 +377,7 @@ class Connection:
     @contextmanager
     def saying_goodbye(self) -> Iterator[None]:
         """A step of a goodbye. When a worker was told to stop, a silent primary is waited for once, and a moment."""
-        if not _worker_is_told_to_stop():
+        if not worker_is_told_to_stop():
             yield
             return
         namespace = self.transport.pairing.primary
@@ -727,25 +724,9 @@ def _channel_class(transport: base.Transport) -> Any:
     return getattr(transport, "Channel", None) or getattr(transport, "Connection", base).Channel
 
 
-def _worker_is_told_to_stop() -> bool:
-    """Whether this is a Celery worker that was told to stop.
-
-    Kombu hands its waiting loop a callback for this; a transport gets none, so it looks where the callback would.
-    """
-    state = sys.modules.get("celery.worker.state")
-    flags = (getattr(state, "should_stop", None), getattr(state, "should_terminate", None))
-    return any(flag is not None and flag is not False for flag in flags)
-
-
 class _StopIfWorkerStops(stop_base):
     def __call__(self, retry_state: RetryCallState) -> bool:
-        return _worker_is_told_to_stop()
-
-
-def _sleep_unless_worker_stops(seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0 and not _worker_is_told_to_stop():
-        time.sleep(min(left, STOP_CHECK))
+        return worker_is_told_to_stop()
 
 
 #: Open connections, whose inherited sockets a child process must not close.

@@ -29,7 +29,7 @@ __all__ = ("Fetcher", "Held")
 logger = logging.getLogger(__name__)
 
 #: Seconds to wait for a message: while something is held, that may have to be settled, and while nothing is.
-BUSY_WAIT, IDLE_WAIT = 0.1, 1.0
+BUSY_WAIT, IDLE_WAIT = 0.1, 0.5
 #: A lock is renewed when this part of it is left.
 RENEW_AT = 0.5
 #: Seconds before a queue that cannot be received from is tried again: at first, and at most.
@@ -125,6 +125,8 @@ class Fetcher:
         with self._changed:
             self._stopping = True
             self._changed.notify()
+        if self._no_ack:  # nothing to settle, and nothing that comes now is worth waiting for
+            self.drop()
 
     def join(self, timeout: float) -> None:
         """Wait for the end; then let go, whatever state the link is in."""

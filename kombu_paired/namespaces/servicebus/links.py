@@ -38,7 +38,7 @@ __all__ = ("Namespace", "ServiceBusLink", "ServiceBusReceiver", "ServiceBusSende
 BATCH = 100
 #: Seconds after which a waiting receiver looks whether it was interrupted. The service does not notice: credit that was
 #: given stays given.
-TICK = 1.0
+TICK = 0.5
 #: Seconds for which messages that were put back are kept from coming again, as long as others come; well below a lock.
 LONGEST_HOLD = 30.0
 #: Seconds to wait for others before they come again.

@@ -29,6 +29,12 @@ __all__ = ("Clients", "ReceiverLink", "SenderLink", "bounded", "encoded_size")
 
 logger = logging.getLogger(__name__)
 
+#: The SDK tells every change of a link's state at level INFO, hundreds of lines for one connection. Whoever wants them
+#: sets a level of his own.
+_chatter = logging.getLogger("azure")
+if _chatter.level == logging.NOTSET:
+    _chatter.setLevel(logging.WARNING)
+
 #: Bytes a message may have where the service has not said otherwise: Basic and Standard.
 STANDARD_MESSAGE = 262_144
 #: Seconds the SDK waits for further messages once it has one; and how often it looks up from its socket meanwhile.

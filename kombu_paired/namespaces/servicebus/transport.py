@@ -60,6 +60,7 @@ from kombu_paired.namespaces.servicebus.names import entity_name, subscription_n
 from kombu_paired.namespaces.servicebus.sdk import Clients, ReceiverLink, SenderLink
 from kombu_paired.namespaces.servicebus.wire import from_envelope, is_ping, to_envelope
 from kombu_paired.options import without_secrets
+from kombu_paired.stopping import STOP_CHECK, worker_is_told_to_stop
 
 __all__ = ("Channel", "Outgoing", "Transport", "Unrouted")
 
@@ -499,11 +500,13 @@ class Transport(virtual.Transport):  # type: ignore[misc]
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            left = None if deadline is None else deadline - time.monotonic()
+            left = STOP_CHECK if deadline is None else min(deadline - time.monotonic(), STOP_CHECK)
             try:
-                item = self.mailbox.get(timeout=left) if left is None or left > 0 else self.mailbox.get_nowait()
+                item = self.mailbox.get(timeout=max(left, 0))
             except Empty:
-                raise TimeoutError from None  # what Kombu knows as socket.timeout
+                if worker_is_told_to_stop() or (deadline is not None and time.monotonic() >= deadline):
+                    raise TimeoutError from None  # what Kombu knows as socket.timeout
+                continue
             if isinstance(item, BaseException):
                 self.is_broken = True
                 raise item
