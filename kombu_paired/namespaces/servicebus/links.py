@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from itertools import groupby
 from typing import Any
 
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageLockLostError, MessageSizeExceededError, ServiceBusError
 
 from kombu_paired.declarations import Entity
@@ -28,7 +28,13 @@ from kombu_paired.namespaces.base import (
 from kombu_paired.namespaces.kombu import KombuNamespace, KombuSender, Link, float_or_none, prepare
 from kombu_paired.namespaces.servicebus import kinds
 from kombu_paired.namespaces.servicebus.names import is_backlog
-from kombu_paired.namespaces.servicebus.sdk import STANDARD_MESSAGE, ReceiverLink, SenderLink, encoded_size
+from kombu_paired.namespaces.servicebus.sdk import (
+    STANDARD_MESSAGE,
+    ReceiverLink,
+    SenderLink,
+    body_length,
+    encoded_size,
+)
 from kombu_paired.namespaces.servicebus.transport import Channel, Transport, Unrouted
 from kombu_paired.namespaces.servicebus.wire import is_ping, new_ping, received_backlog_message, to_backlog_form
 
@@ -43,6 +49,8 @@ TICK = 0.5
 LONGEST_HOLD = 30.0
 #: Seconds to wait for others before they come again.
 OTHERS_WAIT = 0.5
+#: Bytes that the properties of a message of ours take at most: ids, subject and content type, aliases.
+PROPERTIES = 4096
 #: Bytes that the service may add to a message that it is given.
 SLACK = 512
 
@@ -80,7 +88,7 @@ class Namespace(KombuNamespace):
 
     def encoded_size(self, message: Message) -> int:
         with self._channel() as channel:
-            return encoded_size([encoded(channel, message)]) + SLACK
+            return encoded_size(encoded(channel, message)) + SLACK
 
     @contextmanager
     def _channel(self) -> Iterator[Channel]:
@@ -154,7 +162,7 @@ def _peek(transport: Transport, name: str, timeout: float, *, dead_letters: bool
     return received_backlog_message(found[0]) if found else None
 
 
-def encoded(channel: Channel, message: Message) -> ServiceBusMessage:
+def encoded(channel: Channel, message: Message) -> AmqpAnnotatedMessage:
     """A message as it is sent: to a backlog queue in the backlog's form, else in an envelope."""
     if not message.exchange and is_backlog(message.routing_key):
         return to_backlog_form(message)
@@ -235,7 +243,7 @@ class ServiceBusSender(KombuSender):
             raise self.namespace.failure(exc) from exc
         for target in targets:
             link = self._opened(target, deadline)
-            self._require_fit(message, [outgoing], link)
+            self._require_fit(message, outgoing, link)
             try:
                 link.send(outgoing, deadline - time.monotonic())
             except Exception as exc:
@@ -255,10 +263,10 @@ class ServiceBusSender(KombuSender):
                 exc, kind=FailureKind.UNREACHABLE if away else kind, whole_namespace=away
             ) from exc
 
-    def _require_fit(self, message: Message, outgoing: Sequence[ServiceBusMessage], link: SenderLink) -> None:
+    def _require_fit(self, message: Message, outgoing: AmqpAnnotatedMessage, link: SenderLink) -> None:
         """Raise before anything is sent: what the service says is learned from the link."""
         limit = self.namespace.max_message_size = link.max_message_size
-        if len(message.body) * 2 + 8192 < limit and len(str(message.headers)) * 2 + 8192 < limit:
+        if body_length(outgoing) + PROPERTIES < limit:
             return
         size = encoded_size(outgoing)
         if size > limit:
@@ -286,12 +294,12 @@ class ServiceBusSender(KombuSender):
             channel = self.link.open(timeout)
         except NamespaceFailure as failure:
             return [failure] * len(messages)
-        ready: list[tuple[str, str, int, ServiceBusMessage]] = []
+        ready: list[tuple[str, str, int, AmqpAnnotatedMessage]] = []
         for index, message in enumerate(messages):
             try:
                 outgoing = encoded(channel, message)
                 for target in channel.route(message.exchange, message.routing_key, message.properties):
-                    ready.append((target, outgoing.session_id or "", index, outgoing))
+                    ready.append((target, _session_of(outgoing), index, outgoing))
             except Exception as exc:
                 outcomes[index] = self.namespace.failure(exc)
         ready.sort(key=lambda each: each[:3])
@@ -302,7 +310,7 @@ class ServiceBusSender(KombuSender):
         return outcomes
 
     def _send_parts(
-        self, target: str, messages: Sequence[Message], parts: list[tuple[int, ServiceBusMessage]], deadline: float
+        self, target: str, messages: Sequence[Message], parts: list[tuple[int, AmqpAnnotatedMessage]], deadline: float
     ) -> Iterator[tuple[int, NamespaceFailure | None]]:
         """Send to one entity, in as few batches as fit."""
         while parts:
@@ -332,7 +340,7 @@ class ServiceBusSender(KombuSender):
                 for index, _ in chosen:
                     yield index, None
 
-    def _filled(self, link: SenderLink, parts: Sequence[tuple[int, ServiceBusMessage]]) -> tuple[Any, int]:
+    def _filled(self, link: SenderLink, parts: Sequence[tuple[int, AmqpAnnotatedMessage]]) -> tuple[Any, int]:
         batch, count = link.new_batch(), 0
         for _, outgoing in parts:
             try:
@@ -348,6 +356,11 @@ class ServiceBusSender(KombuSender):
         except NamespaceFailure as failure:
             return failure
         return None
+
+
+def _session_of(outgoing: AmqpAnnotatedMessage) -> str:
+    properties = outgoing.properties
+    return str(properties.group_id or "") if properties else ""
 
 
 class ServiceBusReceiver(Receiver):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 import string
+from functools import lru_cache
 
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.message import BACKLOG_MARK
@@ -30,6 +31,7 @@ def is_backlog(name: str) -> bool:
     return BACKLOG_MARK in name
 
 
+@lru_cache(maxsize=1024)
 def entity_name(name: str, prefix: str = "") -> str:
     """The service's name for a queue or an exchange.
 

@@ -14,18 +14,19 @@ import logging
 import select
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from azure.core.pipeline.transport import RequestsTransport
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
+from azure.servicebus import ServiceBusClient, ServiceBusReceiveMode, ServiceBusSubQueue
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.namespaces.servicebus.address import Address
 
-__all__ = ("Clients", "ReceiverLink", "SenderLink", "bounded", "encoded_size")
+__all__ = ("Clients", "ReceiverLink", "SenderLink", "body_length", "bounded", "encoded_size")
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ if _chatter.level == logging.NOTSET:
 
 #: Bytes a message may have where the service has not said otherwise: Basic and Standard.
 STANDARD_MESSAGE = 262_144
+#: Seconds for which a link that has just worked is taken for alive.
+MOMENT = 0.1
 #: Seconds the SDK waits for further messages once it has one; and how often it looks up from its socket meanwhile.
 FURTHER_WAIT = 0.01
 RECEIVER_TICK = 0.02
@@ -212,12 +215,20 @@ class _Link:
 class SenderLink(_Link):
     """Sends to one queue or topic."""
 
+    _used_at = 0.0
+
+    @property
+    def is_usable(self) -> bool:
+        """Open, and alive as far as is known; one that was used a moment ago is not looked at."""
+        return self._raw is not None and (time.monotonic() - self._used_at < MOMENT or self.is_alive())
+
     def send(self, message: Any, timeout: float) -> None:
         """Send a message, or a batch, and wait until the service has it."""
         raw = self._raw
         if raw is None:
             raise ServiceBusConnectionError(message=f"the link to {self.path} is closed")
         raw.send_messages(message, timeout=max(timeout, 0.001))
+        self._used_at = time.monotonic()
 
     @property
     def max_message_size(self) -> int:
@@ -303,18 +314,19 @@ class _Raised:
         self.exc = exc
 
 
-def encoded_size(messages: Sequence[ServiceBusMessage]) -> int:
-    """Bytes of messages as they are sent."""
-    total = 0
-    for message in messages:
-        try:
-            from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+def encoded_size(message: AmqpAnnotatedMessage) -> int:
+    """Bytes of a message as it is sent."""
+    try:
+        from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
-            outgoing = PyamqpTransport.to_outgoing_amqp_message(message.raw_amqp_message)
-            total += PyamqpTransport.get_message_encoded_size(outgoing)
-        except (ImportError, AttributeError):  # another version of the SDK
-            total += sum(len(part) for part in message.body) + 2048
-    return total
+        return int(PyamqpTransport.get_message_encoded_size(PyamqpTransport.to_outgoing_amqp_message(message)))
+    except (ImportError, AttributeError):  # another version of the SDK
+        return body_length(message) + 2048
+
+
+def body_length(message: AmqpAnnotatedMessage) -> int:
+    """Bytes of its body."""
+    return sum(len(part) for part in message.body)
 
 
 _ATTACHED = 3

@@ -39,7 +39,9 @@ The stock transport's other options (``wait_time_seconds``, ``uamqp_keep_alive_i
 
 from __future__ import annotations
 
+import itertools
 import logging
+import os
 import queue as queues
 import re
 import time
@@ -79,6 +81,8 @@ NOBODY = "kombu-paired.ping"
 #: names after its routing key.
 _REPLIES = re.compile(r"reply\..+\.pidbox")
 
+_tag_numbers = itertools.count(1)
+
 #: What was declared in this process, by namespace: virtual channels route by what they know.
 _states: dict[str, BrokerState] = {}
 _subscriptions: dict[str, dict[str, tuple[str, str]]] = {}
@@ -104,7 +108,7 @@ class Outgoing:
     def link(self, entity: str, timeout: float) -> SenderLink:
         """An open link that is alive as far as is known."""
         link = self._links.get(entity)
-        if link is not None and link.is_alive():
+        if link is not None and link.is_usable:
             return link
         if link is not None:
             self.drop(entity)
@@ -177,6 +181,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         if properties.get("delivery_mode") == 1:
             return [self.entity(exchange)] if kind == "topic" else []
         raise Unrouted(f"no queue is bound for {exchange}/{routing_key}")
+
+    def _next_delivery_tag(self) -> str:
+        return f"{self.transport.tag_prefix}-{os.getpid()}-{next(_tag_numbers)}"
 
     def envelope(self, message: Any, exchange: str, routing_key: str) -> Any:
         """A prepared message as it is sent."""
@@ -473,6 +480,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         self.prefix: str = options.get("queue_name_prefix", "")
         self.schedule_eta: bool = options.get("schedule_eta", False)
         self.timeout: float = options.get("send_timeout", SEND_TIMEOUT)
+        self.tag_prefix = virtual.base.uuid()
         self.goodbye = GOODBYE
         self.is_broken = False
 

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from azure.servicebus import ServiceBusMessage
-from kombu.utils.json import dumps, loads
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+from kombu.utils.json import JSONEncoder, loads
 
 from kombu_paired.message import Message
 from kombu_paired.registration import PING_CONTENT_TYPE
@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 #: The application property that says that a message has the backlog's form.
 FORM = "x-paired-form"
 FORM_OF_BACKLOG = "1"
+#: The annotation that holds a message back (the SDK's reference).
+SCHEDULE = b"x-opt-scheduled-enqueue-time"
 #: The longest message id, session id and correlation id that the service takes.
 LONGEST_ID = 128
 #: The SDK drops a time to live below a second.
@@ -45,7 +47,11 @@ SHORTEST_LIFE = timedelta(seconds=1)
 PING_LIFE = timedelta(seconds=1)
 
 
-def to_envelope(raw: Mapping[str, Any], *, schedule_eta: bool = False) -> ServiceBusMessage:
+#: Kombu's ``dumps``, without a new encoder for each message.
+_encode = JSONEncoder().encode
+
+
+def to_envelope(raw: Mapping[str, Any], *, schedule_eta: bool = False) -> AmqpAnnotatedMessage:
     """An application's message.
 
     Arguments:
@@ -53,16 +59,36 @@ def to_envelope(raw: Mapping[str, Any], *, schedule_eta: bool = False) -> Servic
         schedule_eta: let the service hold back a task until its ``eta``.
     """
     headers, properties = raw.get("headers") or {}, raw["properties"]
-    task_id = properties.get("message_id") or headers.get("id") or properties.get("correlation_id")
-    return ServiceBusMessage(
-        dumps(raw),
-        message_id=_id(task_id),
-        correlation_id=_id(properties.get("correlation_id")),
-        content_type=raw.get("content-type"),
-        subject=_id(headers.get("task")),
-        session_id=_id(properties.get("session_id")),
-        time_to_live=_life(properties.get("expiration")),
-        scheduled_enqueue_time_utc=_schedule(properties, headers, schedule_eta),
+    correlation_id = properties.get("correlation_id")
+    return _outgoing(
+        _encode(raw),
+        {
+            "message_id": _id(properties.get("message_id") or headers.get("id") or correlation_id),
+            "correlation_id": _id(correlation_id),
+            "content_type": raw.get("content-type"),
+            "subject": _id(headers.get("task")),
+            "group_id": properties.get("session_id"),
+        },
+        life=_life(properties.get("expiration")),
+        schedule=_schedule(properties, headers, schedule_eta),
+    )
+
+
+def _outgoing(
+    body: str | bytes,
+    properties: dict[str, Any],
+    *,
+    application_properties: dict[str, Any] | None = None,
+    life: timedelta | None = None,
+    schedule: datetime | None = None,
+) -> AmqpAnnotatedMessage:
+    """A message of the SDK. Its ServiceBusMessage, set property by property, takes three times as long to make."""
+    return AmqpAnnotatedMessage(
+        data_body=body,
+        properties=properties,
+        application_properties=application_properties,
+        header=None if life is None else {"time_to_live": int(life.total_seconds() * 1000)},
+        annotations=None if schedule is None else {SCHEDULE: schedule},
     )
 
 
@@ -82,7 +108,7 @@ def from_envelope(received: Any) -> dict[str, Any]:
     return raw  # type: ignore[no-any-return]
 
 
-def to_backlog_form(message: Message) -> ServiceBusMessage:
+def to_backlog_form(message: Message) -> AmqpAnnotatedMessage:
     """A message for a backlog queue."""
     head = {
         "headers": message.headers,
@@ -94,13 +120,15 @@ def to_backlog_form(message: Message) -> ServiceBusMessage:
     }
     payload = message.body.encode() if isinstance(message.body, str) else message.body
     shown = {key: value for key, value in message.headers.items() if key.startswith("x-ms-") and isinstance(value, str)}
-    return ServiceBusMessage(
-        dumps(head).encode() + b"\n" + payload,
+    return _outgoing(
+        _encode(head).encode() + b"\n" + payload,
+        {
+            "message_id": _id(message.properties.get("message_id")),
+            "correlation_id": _id(message.properties.get("correlation_id")),
+            "content_type": message.content_type,
+            "subject": _id(message.headers.get("task")),
+        },
         application_properties={**shown, FORM: FORM_OF_BACKLOG},
-        message_id=_id(message.properties.get("message_id")),
-        correlation_id=_id(message.properties.get("correlation_id")),
-        content_type=message.content_type,
-        subject=_id(message.headers.get("task")),
     )
 
 
@@ -135,9 +163,9 @@ def _from_backlog_form(received: Any, given: Mapping[str, Any]) -> Message:
     )
 
 
-def new_ping() -> ServiceBusMessage:
+def new_ping() -> AmqpAnnotatedMessage:
     """A ping to the letter of the documents: empty, of its own content type, with a second to live."""
-    return ServiceBusMessage(b"", content_type=PING_CONTENT_TYPE, time_to_live=PING_LIFE)
+    return _outgoing(b"", {"content_type": PING_CONTENT_TYPE}, life=PING_LIFE)
 
 
 def is_ping(received: Any) -> bool:
