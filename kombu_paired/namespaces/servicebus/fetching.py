@@ -29,7 +29,7 @@ __all__ = ("Fetcher", "Held")
 logger = logging.getLogger(__name__)
 
 #: Seconds to wait for a message: while something is held, that may have to be settled, and while nothing is.
-BUSY_WAIT, IDLE_WAIT = 0.1, 0.5
+BUSY_WAIT, IDLE_WAIT = 0.1, 0.25
 #: A lock is renewed when this part of it is left.
 RENEW_AT = 0.5
 #: Seconds before a queue that cannot be received from is tried again: at first, and at most.
@@ -198,7 +198,7 @@ class Fetcher:
                     raise
                 # No session has a message: ask again.
             except ServiceBusError as exc:
-                if self._has_sessions or "session" not in str(exc).lower() or kind_of(exc) is not FailureKind.FAULT:
+                if self._has_sessions or "session" not in str(exc).lower():
                     raise
                 self._has_sessions = True
 
@@ -221,7 +221,7 @@ class Fetcher:
         messages = link.receive(room, BUSY_WAIT if self.held else IDLE_WAIT)
         for received in messages:
             self._take(link, received)
-        if self._has_sessions and not messages and not self.held:
+        if self._has_sessions and not messages and not self.held and not self._to_settle:
             link.close()
             self._open()  # this session is empty: the next one
         return True

@@ -11,7 +11,7 @@ from azure.servicebus import exceptions as amqp
 
 from kombu_paired.failures import FailureKind
 
-__all__ = ("CHANNEL_ERRORS", "CONNECTION_ERRORS", "kind_of")
+__all__ = ("CHANNEL_ERRORS", "CONNECTION_ERRORS", "is_refusal", "kind_of")
 
 #: From the special to the general: the first that fits decides.
 _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
@@ -31,6 +31,21 @@ _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (http.ServiceRequestError, FailureKind.UNREACHABLE),
     (http.ServiceResponseTimeoutError, FailureKind.TIMEOUT),
     (http.ServiceResponseError, FailureKind.TIMEOUT),
+)
+
+#: Answers of the service that say that it does not have the message.
+_REFUSALS = (amqp.MessagingEntityDisabledError, amqp.ServiceBusQuotaExceededError)
+
+#: Conditions of an answer that says that the message itself is at fault (the service's and AMQP's own).
+_REJECTIONS = frozenset(
+    {
+        "amqp:decode-error",
+        "amqp:invalid-field",
+        "amqp:not-allowed",
+        "amqp:not-implemented",
+        "com.microsoft:argument-error",
+        "com.microsoft:argument-out-of-range",
+    }
 )
 
 #: What a connection cannot go on after. A worker connects again.
@@ -54,6 +69,8 @@ CHANNEL_ERRORS: tuple[type[Exception], ...] = (amqp.ServiceBusError, http.HttpRe
 
 def kind_of(exc: BaseException) -> FailureKind | None:
     """The kind of an exception that the SDK raises; None for others."""
+    if type(exc) is amqp.ServiceBusError and getattr(exc, "_condition", None) in _REJECTIONS:
+        return FailureKind.REJECTED
     for family, kind in _KINDS:
         if isinstance(exc, family):
             return kind
@@ -62,6 +79,11 @@ def kind_of(exc: BaseException) -> FailureKind | None:
     if isinstance(exc, http.AzureError):
         return FailureKind.FAULT
     return None
+
+
+def is_refusal(exc: BaseException) -> bool:
+    """Whether the service said that it has not stored the message."""
+    return isinstance(exc, _REFUSALS)
 
 
 def _kind_of_answer(status: int, text: str) -> FailureKind:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
+import uuid
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
 from azure.servicebus.amqp import AmqpAnnotatedMessage
-from azure.servicebus.exceptions import MessageLockLostError, MessageSizeExceededError, ServiceBusError
+from azure.servicebus.exceptions import ServiceBusError
 
-from kombu_paired.declarations import Entity
+from kombu_paired.declarations import Declaration, Entity
 from kombu_paired.errors import MessageTooLarge, NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import DIVERTED_AT, Message
@@ -34,32 +36,52 @@ from kombu_paired.namespaces.servicebus.sdk import (
     SenderLink,
     body_length,
     encoded_size,
+    was_let_in,
 )
 from kombu_paired.namespaces.servicebus.transport import Channel, Transport, Unrouted
 from kombu_paired.namespaces.servicebus.wire import is_ping, new_ping, received_backlog_message, to_backlog_form
 
 __all__ = ("Namespace", "ServiceBusLink", "ServiceBusReceiver", "ServiceBusSender")
 
+logger = logging.getLogger(__name__)
+
 #: Messages of one receive (the documents of paired namespaces).
 BATCH = 100
-#: Seconds after which a waiting receiver looks whether it was interrupted. The service does not notice: credit that was
-#: given stays given.
-TICK = 0.5
+#: Seconds before its end at which a long poll is over: to ask once more for so little would be another receive.
+NEARLY = 0.2
 #: Seconds for which messages that were put back are kept from coming again, as long as others come; well below a lock.
 LONGEST_HOLD = 30.0
 #: Seconds to wait for others before they come again.
 OTHERS_WAIT = 0.5
+#: Seconds that a receiver may take to give back what it holds when it closes.
+GOODBYE = 1.0
 #: Bytes that the properties of a message of ours take at most: ids, subject and content type, aliases.
 PROPERTIES = 4096
 #: Bytes that the service may add to a message that it is given.
 SLACK = 512
+#: Kinds of failure of who cannot connect: what is unanswered there was not sent.
+AWAY = frozenset({FailureKind.UNREACHABLE, FailureKind.TIMEOUT})
+#: The service was given time enough to answer, if it had so large a part of a send's.
+ENOUGH = 0.5
+#: What is kept of a declaration's time to find out whether the service as a whole is silent: a part, and seconds.
+SHARE_OF_ASKING, LONGEST_ASKING = 0.5, 2.0
+#: Queues that are looked into side by side.
+LOOKS_AT_ONCE = 10
 
 
 def kind_of(exc: BaseException) -> FailureKind | None:
     """The kind of an exception that the SDK, or the transport on it, raises; None for others."""
     if isinstance(exc, Unrouted):
         return FailureKind.MISSING
+    if _wants_a_session(exc):
+        return FailureKind.REJECTED
     return kinds.kind_of(exc)
+
+
+def _wants_a_session(exc: BaseException) -> bool:
+    """A queue with sessions refuses a message without a session id."""
+    text = str(exc).lower()
+    return isinstance(exc, ServiceBusError) and "not-allowed" in text and "session" in text
 
 
 def concerns_all(exc: BaseException) -> bool:
@@ -90,6 +112,27 @@ class Namespace(KombuNamespace):
         with self._channel() as channel:
             return encoded_size(encoded(channel, message)) + SLACK
 
+    def unreached(self, exc: Exception, *, whole_namespace: bool = True) -> NamespaceFailure:
+        """The failure of what did not come as far as sending.
+
+        Arguments:
+            whole_namespace: whoever gets no answer here gets none anywhere else.
+        """
+        kind = self.kind_of(exc)
+        if kind not in AWAY:
+            return self.failure(exc)
+        return self.failure(exc, kind=FailureKind.UNREACHABLE, whole_namespace=whole_namespace)
+
+    @contextmanager
+    def reaching(self) -> Iterator[None]:
+        """Exceptions leave as failures of what did not come as far as sending."""
+        try:
+            yield
+        except NamespaceFailure:
+            raise
+        except Exception as exc:
+            raise self.unreached(exc) from exc
+
     @contextmanager
     def _channel(self) -> Iterator[Channel]:
         link = ServiceBusLink(self)
@@ -100,7 +143,7 @@ class Namespace(KombuNamespace):
 
     def ensure_backlog_queues(self, names: Sequence[str], create: bool, timeout: float) -> list[str]:
         deadline = time.monotonic() + timeout
-        with self._channel() as channel, self.failing():
+        with self._channel() as channel, self.reaching():
             if not create:
                 return self._attachable(channel.transport, names, timeout)
             entities = channel.transport.entities
@@ -132,17 +175,18 @@ class Namespace(KombuNamespace):
         return usable
 
     def backlog_depths(self, names: Sequence[str], timeout: float) -> list[BacklogDepth]:
-        with self._channel() as channel, self.failing():
-            return [_depth(channel.transport, name, timeout) for name in names]
+        deadline = time.monotonic() + timeout
+        with self._channel() as channel, self.reaching(), ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
+            return list(pool.map(lambda name: _depth(channel.transport, name, deadline), names))
 
 
-def _depth(transport: Transport, name: str, timeout: float) -> BacklogDepth:
-    counts = transport.entities.counts(name, timeout)
+def _depth(transport: Transport, name: str, deadline: float) -> BacklogDepth:
+    counts = transport.entities.counts(name, _left(deadline))
     if counts is None:
         return BacklogDepth(name, None)
     waiting, dead = counts
-    oldest = _peek(transport, name, timeout) if waiting else None
-    corpse = _peek(transport, name, timeout, dead_letters=True) if dead else None
+    oldest = _peek(transport, name, deadline) if waiting else None
+    corpse = _peek(transport, name, deadline, dead_letters=True) if dead else None
     return BacklogDepth(
         name,
         waiting,
@@ -152,38 +196,48 @@ def _depth(transport: Transport, name: str, timeout: float) -> BacklogDepth:
     )
 
 
-def _peek(transport: Transport, name: str, timeout: float, *, dead_letters: bool = False) -> Message | None:
+def _peek(transport: Transport, name: str, deadline: float, *, dead_letters: bool = False) -> Message | None:
     link = transport.clients.receiver(name, dead_letters=dead_letters)
-    link.open(timeout)
+    link.open(_left(deadline))
     try:
-        found = link.peek(1, timeout)
+        found = link.peek(1, _left(deadline))
     finally:
         link.close()
     return received_backlog_message(found[0]) if found else None
 
 
+def _left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.001)
+
+
 def encoded(channel: Channel, message: Message) -> AmqpAnnotatedMessage:
-    """A message as it is sent: to a backlog queue in the backlog's form, else in an envelope."""
+    """A message as it is sent: to a backlog queue in the backlog's form, else in an envelope.
+
+    It gets an id now, if it has none: what is diverted because its acknowledgement was lost has the same.
+    """
+    if not message.message_id:
+        message.properties["message_id"] = str(uuid.uuid4())
     if not message.exchange and is_backlog(message.routing_key):
         return to_backlog_form(message)
     return channel.envelope(prepare(channel, message), message.exchange, message.routing_key)
 
 
-def make_link(namespace: KombuNamespace) -> ServiceBusLink:
+def make_link(namespace: Namespace) -> ServiceBusLink:
     return ServiceBusLink(namespace)
 
 
-def make_sender(namespace: KombuNamespace) -> Sender:
+def make_sender(namespace: Namespace) -> Sender:
     return ServiceBusSender(namespace)
 
 
-def make_receiver(namespace: KombuNamespace, queue: str, prefetch: int, timeout: float) -> Receiver:
+def make_receiver(namespace: Namespace, queue: str, prefetch: int, timeout: float) -> Receiver:
     return ServiceBusReceiver(namespace, queue, prefetch, timeout)
 
 
 class ServiceBusLink(Link):
     """A channel that routes, and the links that it sends over. It connects when the first of them is opened."""
 
+    namespace: Namespace
     channel: Channel
     connection: Transport
 
@@ -203,15 +257,42 @@ class ServiceBusLink(Link):
         except Unrouted:
             targets = []
         if not targets:
-            self.connection.ask(timeout)
+            with self.namespace.reaching():
+                self.connection.ask(timeout)
         for target in targets:
-            left = max(deadline - time.monotonic(), 0.001)
             try:
-                link = self.connection.outgoing.link(target, left)
-                link.send(new_ping(), max(deadline - time.monotonic(), 0.001))
-            except ServiceBusError as exc:
-                if kind_of(exc) is not FailureKind.MISSING:  # whoever sends to it declares it first
+                with self.namespace.failing():
+                    self._ping(target, deadline)
+            except NamespaceFailure as failure:
+                if failure.kind is not FailureKind.MISSING:  # whoever sends to it declares it first
                     raise
+
+    def to(self, target: str, deadline: float) -> SenderLink:
+        """An open link to an entity.
+
+        Raises:
+            NamespaceFailure: there is none. Whoever cannot connect for want of an answer reaches no other entity.
+        """
+        given = _left(deadline)
+        try:
+            return self.connection.outgoing.link(target, given)
+        except Exception as exc:
+            if self.namespace.kind_of(exc) is FailureKind.MISSING:
+                self.connection.entities.forget(target)
+            in_time = given >= ENOUGH * self.namespace.send_timeout
+            raise self.namespace.unreached(exc, whole_namespace=in_time and not was_let_in(exc)) from exc
+
+    def _ping(self, target: str, deadline: float) -> None:
+        def send(ping: AmqpAnnotatedMessage) -> None:
+            self.to(target, deadline).send(ping, _left(deadline))
+
+        try:
+            send(new_ping())
+        except ServiceBusError as exc:
+            if not _wants_a_session(exc):
+                raise
+            self.connection.outgoing.drop(target)
+            send(new_ping(in_session=True))
 
     def close(self) -> None:
         if self.connection is not None:
@@ -227,6 +308,7 @@ class ServiceBusLink(Link):
 class ServiceBusSender(KombuSender):
     """Sends over a link per queue or topic."""
 
+    namespace: Namespace
     link: ServiceBusLink
 
     @property
@@ -242,26 +324,34 @@ class ServiceBusSender(KombuSender):
         except Exception as exc:
             raise self.namespace.failure(exc) from exc
         for target in targets:
-            link = self._opened(target, deadline)
+            link = self.link.to(target, deadline)
             self._require_fit(message, outgoing, link)
             try:
                 link.send(outgoing, deadline - time.monotonic())
             except Exception as exc:
                 raise self._failed_at(target, exc) from exc
 
-    def _opened(self, target: str, deadline: float) -> SenderLink:
-        """The link to an entity. Who cannot connect for want of an answer cannot reach any other either."""
-        connection = self.link.connection
+    def declare(self, declarations: Iterable[Declaration], timeout: float) -> Any:
+        """Every declaration is a call of the management; one that it does not answer may be its own failure alone."""
+        deadline, answer = time.monotonic() + timeout, None
+        kept = min(SHARE_OF_ASKING * timeout, LONGEST_ASKING)
+        channel = self.link.open(timeout)
         try:
-            return connection.outgoing.link(target, max(deadline - time.monotonic(), 0.001))
+            for declaration in declarations:
+                self.link.bound(_left(deadline - kept))
+                answer = getattr(channel, declaration.operation)(**declaration.arguments)
         except Exception as exc:
-            kind = self.namespace.kind_of(exc)
-            away = kind in (FailureKind.UNREACHABLE, FailureKind.TIMEOUT)
-            if kind is FailureKind.MISSING:
-                connection.entities.forget(target)
-            raise self.namespace.failure(
-                exc, kind=FailureKind.UNREACHABLE if away else kind, whole_namespace=away
-            ) from exc
+            whole_namespace = self.namespace.kind_of(exc) in AWAY and not self._answers(_left(deadline))
+            raise self.namespace.unreached(exc, whole_namespace=whole_namespace) from exc
+        return answer
+
+    def _answers(self, timeout: float) -> bool:
+        """Whether the service answers, whatever its management does."""
+        try:
+            self.link.connection.ask(timeout)
+        except Exception as exc:
+            return self.namespace.kind_of(exc) not in AWAY
+        return True
 
     def _require_fit(self, message: Message, outgoing: AmqpAnnotatedMessage, link: SenderLink) -> None:
         """Raise before anything is sent: what the service says is learned from the link."""
@@ -277,7 +367,7 @@ class ServiceBusSender(KombuSender):
             raise self.namespace.failure(too_large, kind=FailureKind.REJECTED)
 
     def _failed_at(self, target: str, exc: Exception) -> NamespaceFailure:
-        failure = self.namespace.failure(exc, maybe_stored=True)
+        failure = self.namespace.failure(exc, maybe_stored=not kinds.is_refusal(exc))
         if failure.kind.counts:
             self.link.connection.outgoing.drop(target)
         elif failure.kind is FailureKind.MISSING:
@@ -315,7 +405,7 @@ class ServiceBusSender(KombuSender):
         """Send to one entity, in as few batches as fit."""
         while parts:
             try:
-                link = self._opened(target, deadline)
+                link = self.link.to(target, deadline)
                 batch, count = self._filled(link, parts)
             except NamespaceFailure as refusal:
                 for index, _ in parts:
@@ -336,6 +426,11 @@ class ServiceBusSender(KombuSender):
                     continue
                 for index, _ in chosen:
                     yield index, refused
+                if refused.kind in AWAY:
+                    unsent = self.namespace.unreached(exc, whole_namespace=False)
+                    for index, _ in parts:
+                        yield index, unsent
+                    return
             else:
                 for index, _ in chosen:
                     yield index, None
@@ -345,7 +440,8 @@ class ServiceBusSender(KombuSender):
         for _, outgoing in parts:
             try:
                 batch.add_message(outgoing)
-            except (MessageSizeExceededError, ValueError):
+            except Exception as exc:  # it is full; or whatever is wrong with this one shows when it goes alone
+                logger.debug("a batch of %d to %s: %r", count, link.path, exc)
                 break
             count += 1
         return batch, count
@@ -366,7 +462,7 @@ def _session_of(outgoing: AmqpAnnotatedMessage) -> str:
 class ServiceBusReceiver(Receiver):
     """Receives from a backlog queue under lock, up to a hundred at a time."""
 
-    def __init__(self, namespace: KombuNamespace, queue: str, prefetch: int, timeout: float) -> None:
+    def __init__(self, namespace: Namespace, queue: str, prefetch: int, timeout: float) -> None:
         self.namespace = namespace
         self.queue = queue
         self._interrupted = False
@@ -380,22 +476,21 @@ class ServiceBusReceiver(Receiver):
         try:
             self._link.open(timeout)
         except Exception as exc:
-            kind = namespace.kind_of(exc)
-            away = kind in (FailureKind.UNREACHABLE, FailureKind.TIMEOUT)
-            raise namespace.failure(exc, kind=FailureKind.UNREACHABLE if away else kind, whole_namespace=away) from exc
+            raise namespace.unreached(exc, whole_namespace=not was_let_in(exc)) from exc
 
     def receive(self, limit: int, timeout: float) -> list[Received]:
+        """One receive of the SDK, so one grant of credit, however long it waits."""
         deadline = time.monotonic() + timeout
         with self._failing():
             while not self._interrupted:
                 left = deadline - time.monotonic()
-                wait = min(TICK, OTHERS_WAIT if self._put_back else TICK, max(left, 0.001))
+                wait = min(left, OTHERS_WAIT) if self._put_back else left
                 batch = self._take(min(limit, BATCH), wait)
                 if batch:
                     return batch
                 if self._put_back:
                     self._let_come_again()
-                elif left <= 0:
+                elif time.monotonic() > deadline - NEARLY:
                     return []
         return []
 
@@ -413,8 +508,7 @@ class ServiceBusReceiver(Receiver):
         return batch
 
     def complete(self, received: Sequence[Received]) -> None:
-        for each in received:
-            self._settle("complete", each)
+        self._settle([("complete", each, {}) for each in received])
 
     def abandon(self, received: Sequence[Received]) -> None:
         """Kept under lock until no other comes: the service would give them back to us at once, before the others."""
@@ -423,34 +517,42 @@ class ServiceBusReceiver(Receiver):
         self._put_back.extend(received)
 
     def _let_come_again(self) -> None:
-        while self._put_back:
-            self._settle("abandon", self._put_back.popleft())
+        again, self._put_back = list(self._put_back), deque()
+        self._settle([("abandon", each, {}) for each in again])
 
     def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
-        for letter in letters:
-            self._settle(
-                "dead_letter",
-                letter.received,
-                reason=letter.reason[:1024],
-                error_description=letter.description[:4096],
-            )
+        self._settle(
+            [
+                (
+                    "dead_letter",
+                    letter.received,
+                    {"reason": letter.reason[:1024], "error_description": letter.description[:4096]},
+                )
+                for letter in letters
+            ]
+        )
 
-    def _settle(self, operation: str, received: Received, **arguments: Any) -> None:
+    def _settle(
+        self, settlements: Sequence[tuple[str, Received, dict[str, Any]]], timeout: float | None = None
+    ) -> None:
+        """What is not locked any more comes again, and goes home twice with one message id."""
         with self._failing():
-            with suppress(MessageLockLostError):  # it comes again, and goes home twice with one message id
-                self._link.settle(operation, received.token, **arguments)
+            self._link.settle_all(
+                [(operation, received.token, arguments) for operation, received, arguments in settlements],
+                self.namespace.send_timeout if timeout is None else timeout,
+            )
+        for _, received, _ in settlements:
             self._unsettled.pop(id(received.token), None)
 
     def interrupt(self) -> None:
         self._interrupted = True
+        if not self._unsettled:
+            self._link.drop()  # it waits, with nothing to settle: wake it
 
     def close(self) -> None:
-        deadline = time.monotonic() + 1.0
         try:
-            for received in list(self._unsettled.values()):
-                if not self._link.is_open or time.monotonic() > deadline:
-                    break
-                self._settle("abandon", received)
+            if self._link.is_open:
+                self._settle([("abandon", each, {}) for each in self._unsettled.values()], GOODBYE)
         except NamespaceFailure:
             pass  # the service gives them back when their locks end
         self._link.drop()

@@ -11,22 +11,24 @@ from __future__ import annotations
 
 import importlib
 import logging
-import select
+import math
+import selectors
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from azure.core.pipeline.transport import RequestsTransport
 from azure.servicebus import ServiceBusClient, ServiceBusReceiveMode, ServiceBusSubQueue
 from azure.servicebus.amqp import AmqpAnnotatedMessage
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError
+from azure.servicebus.exceptions import MessageLockLostError, OperationTimeoutError, ServiceBusConnectionError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.namespaces.servicebus.address import Address
 
-__all__ = ("Clients", "ReceiverLink", "SenderLink", "body_length", "bounded", "encoded_size")
+__all__ = ("Clients", "ReceiverLink", "SenderLink", "body_length", "bounded", "encoded_size", "was_let_in")
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ if _chatter.level == logging.NOTSET:
 STANDARD_MESSAGE = 262_144
 #: Seconds for which a link that has just worked is taken for alive.
 MOMENT = 0.1
+#: Seconds the SDK waits for the answer to a settlement, and then again by another way.
+SETTLE_PATIENCE = 10.0
 #: Seconds the SDK waits for further messages once it has one; and how often it looks up from its socket meanwhile.
 FURTHER_WAIT = 0.01
 RECEIVER_TICK = 0.02
@@ -93,7 +97,7 @@ class Clients:
             arguments["session_id"] = session
 
         def make(timeout: float) -> Any:
-            client = self._client(timeout)
+            client = self._client(timeout, timeout=SETTLE_PATIENCE, try_timeout=SETTLE_PATIENCE)
             if subscription is None:
                 return client.get_queue_receiver(entity, **arguments)
             return client.get_subscription_receiver(entity, subscription, **arguments)
@@ -112,8 +116,8 @@ class Clients:
             return ServiceBusAdministrationClient.from_connection_string(address.connection_string, **arguments)
         return ServiceBusAdministrationClient(address.place, self._identity(), **arguments)
 
-    def _client(self, timeout: float, **arguments: Any) -> ServiceBusClient:
-        arguments = {"retry_total": 0, "auth_timeout": max(timeout, 1.0), **arguments, **self._options}
+    def _client(self, patience: float, **arguments: Any) -> ServiceBusClient:
+        arguments = {"retry_total": 0, "auth_timeout": max(patience, 1.0), **arguments, **self._options}
         address = self.address
         if address.identity is None:
             return ServiceBusClient.from_connection_string(address.connection_string, **arguments)
@@ -149,8 +153,10 @@ class _Link:
 
     def __init__(self, make: Callable[[float], Any], path: str) -> None:
         self.path = path
+        self._let_in = False
         self._make = make
         self._raw: Any = None
+        self._opening: Any = None
         self._dropped = False
 
     @property
@@ -165,28 +171,32 @@ class _Link:
         """
 
         def connect() -> None:
-            raw = self._raw = self._make(timeout)
-            try:
-                raw._open_with_retry() if hasattr(raw, "_open_with_retry") else raw.__enter__()
-            finally:
-                if self._dropped:  # given up meanwhile
-                    _shut(raw)
+            raw = self._opening = self._make(timeout)
+            raw._open_with_retry() if hasattr(raw, "_open_with_retry") else raw.__enter__()
+            self._raw, self._opening = raw, None
+            if self._dropped:  # given up meanwhile
+                _shut(raw)
 
         try:
-            bounded(connect, timeout, f"opening {self.path}", give_up=self.drop)
-        except BaseException:
+            bounded(connect, timeout, f"opening {self.path}", give_up=self._give_up_opening)
+        except BaseException as exc:
+            exc.was_let_in = self._let_in or _was_refused_as_link(exc)  # type: ignore[attr-defined]
             self.drop()
             raise
+
+    def _give_up_opening(self) -> None:
+        self._let_in = _is_let_in(self._opening)
+        self.drop()
 
     def is_alive(self) -> bool:
         """Whether the other side has closed it, as far as is known without asking; handles what it has sent."""
         handler = getattr(self._raw, "_handler", None)
         connection = getattr(handler, "_connection", None)
         sock = _socket_of(self._raw)
-        if sock is None or connection is None:
-            return self.is_open
+        if sock is None or connection is None:  # it broke, and the SDK would connect anew, for as long as that takes
+            return False
         try:
-            while select.select([sock], [], [], 0)[0]:
+            while _is_readable(sock):
                 connection.listen(wait=False)
                 if connection._error is not None or _socket_of(self._raw) is None:
                     return False
@@ -204,6 +214,8 @@ class _Link:
         raw, self._raw = self._raw, None
         if raw is not None:
             _shut(raw)
+        else:
+            _wake(self._opening)  # what was begun there is the opening thread's to clean up
 
     def close(self) -> None:
         """Say goodbye, behind the caller's back: it can take the SDK a second."""
@@ -227,6 +239,7 @@ class SenderLink(_Link):
         raw = self._raw
         if raw is None:
             raise ServiceBusConnectionError(message=f"the link to {self.path} is closed")
+        self._used_at = 0.0
         raw.send_messages(message, timeout=max(timeout, 0.001))
         self._used_at = time.monotonic()
 
@@ -247,9 +260,14 @@ class ReceiverLink(_Link):
         super().open(timeout)
         if hasattr(self._raw, "_further_pull_receive_timeout"):
             self._raw._further_pull_receive_timeout = FURTHER_WAIT
+        handler = getattr(self._raw, "_handler", None)
+        if hasattr(handler, "_keep_alive_thread"):
+            # It would receive beside us; and closing waits for it, which is asleep for a second.
+            handler._keep_alive_interval = math.inf
+            handler._keep_alive_thread = None
 
     def receive(self, limit: int, timeout: float) -> list[Any]:
-        """Up to so many messages; waits so long for the first."""
+        """Up to so many messages; waits so long for the first. One grant of credit."""
         started = time.monotonic()
         messages = list(self._opened().receive_messages(max_message_count=limit, max_wait_time=max(timeout, 0.001)))
         if not messages and time.monotonic() - started < timeout / 2:
@@ -265,6 +283,26 @@ class ReceiverLink(_Link):
         """``complete``, ``abandon`` or ``dead_letter`` a message that came over this link."""
         getattr(self._opened(), f"{operation}_message")(message, **arguments)
 
+    def settle_all(self, settlements: Sequence[tuple[str, Any, dict[str, Any]]], timeout: float) -> None:
+        """Many at once. The answer to the last one is waited for; the service answers in turn.
+
+        Arguments:
+            settlements: operation, message and further arguments, as for :meth:`settle`.
+
+        Raises:
+            Exception: what the SDK raises; ``OperationTimeoutError`` when the service stays silent.
+        """
+
+        def settle() -> None:
+            raw = self._opened()
+            for operation, message, arguments in settlements:
+                raw._await_settlement_outcome = message is settlements[-1][1]
+                with suppress(MessageLockLostError):  # it comes again
+                    self.settle(operation, message, **arguments)
+
+        if settlements:
+            bounded(settle, timeout, f"settling in {self.path}", give_up=self.drop)
+
     def renew(self, message: Any, timeout: float) -> None:
         """Lock a message, or the session that it belongs to, anew."""
         raw = self._opened()
@@ -279,6 +317,11 @@ class ReceiverLink(_Link):
         if raw is None:
             raise ServiceBusConnectionError(message=f"the link to {self.path} is closed")
         return raw
+
+
+def was_let_in(exc: BaseException) -> bool:
+    """Whether a link could not be opened although the service let us in: an entity is at fault, not the namespace."""
+    return bool(getattr(exc, "was_let_in", False))
 
 
 def bounded(call: Callable[[], Answer], timeout: float, what: str, give_up: Callable[[], None] | None = None) -> Answer:
@@ -330,6 +373,27 @@ def body_length(message: AmqpAnnotatedMessage) -> int:
 
 
 _ATTACHED = 3
+_LET_IN = 0
+
+
+def _is_let_in(raw: Any) -> bool:
+    """Whether the service has accepted connection and token."""
+    authenticator = getattr(getattr(raw, "_handler", None), "_cbs_authenticator", None)
+    return getattr(getattr(authenticator, "auth_state", None), "value", None) == _LET_IN
+
+
+def _was_refused_as_link(exc: BaseException) -> bool:
+    """Whether the service refused a link, and not the connection."""
+    cause: BaseException | None = exc
+    while cause is not None and type(cause).__name__ != "AMQPLinkError":
+        cause = getattr(cause, "inner_exception", None) or cause.__cause__
+    return cause is not None
+
+
+def _is_readable(sock: Any) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(sock, selectors.EVENT_READ)
+        return bool(selector.select(0))
 
 
 def _socket_of(raw: Any) -> Any:
@@ -338,6 +402,12 @@ def _socket_of(raw: Any) -> Any:
 
 
 def _shut(raw: Any) -> None:
+    """Let go of it without waiting for anything."""
+    _wake(raw)
+    _close_behind(raw)
+
+
+def _wake(raw: Any) -> None:
     """Shut the socket, so that nobody waits on it."""
     sock = _socket_of(raw)
     try:
@@ -345,7 +415,6 @@ def _shut(raw: Any) -> None:
             sock.shutdown(2)
     except (OSError, AttributeError, TypeError) as exc:
         logger.debug("shutting a socket: %r", exc)
-    _close_behind(raw)
 
 
 def _close_behind(raw: Any) -> None:

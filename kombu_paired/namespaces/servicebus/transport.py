@@ -255,6 +255,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
         if if_empty and self._size(queue):
             return
+        for channel in self.transport.channels:
+            channel.end_fetching(queue)
         self._delete(queue)
         for exchange in self.state.exchanges.values():
             exchange["table"][:] = [meta for meta in exchange["table"] if meta[2] != queue]
@@ -335,6 +337,12 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         fetcher = self._fetchers.get(queue) if queue else None
         if fetcher is not None:
             fetcher.cancel()
+
+    def end_fetching(self, queue: str) -> None:
+        """The queue is about to be deleted: nothing in it counts any more."""
+        fetcher = self._fetchers.pop(queue, None)
+        if fetcher is not None:
+            fetcher.drop()
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         super().basic_qos(prefetch_size, prefetch_count, apply_global)
@@ -433,7 +441,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         """What only this consumer had. The service deletes it too, when it has been idle for long enough."""
         before, self.transport.timeout = self.transport.timeout, timeout
         try:
-            for queue in self._consumed_short_lived:
+            for queue in self._consumed_short_lived & self._short_lived.keys():
                 self.queue_delete(queue)
         except Exception as exc:
             logger.debug("deleting what only this consumer had: %r", exc)

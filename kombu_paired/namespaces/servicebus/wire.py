@@ -12,6 +12,7 @@ A backlog message has a form of its own, because what fits the primary has to fi
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -43,6 +44,12 @@ SCHEDULE = b"x-opt-scheduled-enqueue-time"
 LONGEST_ID = 128
 #: The SDK drops a time to live below a second.
 SHORTEST_LIFE = timedelta(seconds=1)
+#: The longest time to live that fits its field, in milliseconds; a longer one is said by the time of its end.
+LONGEST_HEADER = 2**32 - 1
+#: The last second that the service knows, in milliseconds since 1970.
+END_OF_TIME = 253_402_300_799_000
+#: The session of a ping that needs one.
+PING_SESSION = "kombu-paired.ping"
 #: How long a ping lives (the documents of paired namespaces).
 PING_LIFE = timedelta(seconds=1)
 
@@ -65,9 +72,9 @@ def to_envelope(raw: Mapping[str, Any], *, schedule_eta: bool = False) -> AmqpAn
         {
             "message_id": _id(properties.get("message_id") or headers.get("id") or correlation_id),
             "correlation_id": _id(correlation_id),
-            "content_type": raw.get("content-type"),
+            "content_type": _symbol(raw.get("content-type")),
             "subject": _id(headers.get("task")),
-            "group_id": properties.get("session_id"),
+            "group_id": _session(properties.get("session_id")),
         },
         life=_life(properties.get("expiration")),
         schedule=_schedule(properties, headers, schedule_eta),
@@ -83,11 +90,15 @@ def _outgoing(
     schedule: datetime | None = None,
 ) -> AmqpAnnotatedMessage:
     """A message of the SDK. Its ServiceBusMessage, set property by property, takes three times as long to make."""
+    milliseconds = 0 if life is None else int(life.total_seconds() * 1000)
+    if milliseconds > LONGEST_HEADER:
+        created = int(time.time() * 1000)
+        properties |= {"creation_time": created, "absolute_expiry_time": min(created + milliseconds, END_OF_TIME)}
     return AmqpAnnotatedMessage(
         data_body=body,
         properties=properties,
         application_properties=application_properties,
-        header=None if life is None else {"time_to_live": int(life.total_seconds() * 1000)},
+        header={"time_to_live": min(milliseconds, LONGEST_HEADER)} if milliseconds else None,
         annotations=None if schedule is None else {SCHEDULE: schedule},
     )
 
@@ -125,7 +136,7 @@ def to_backlog_form(message: Message) -> AmqpAnnotatedMessage:
         {
             "message_id": _id(message.properties.get("message_id")),
             "correlation_id": _id(message.properties.get("correlation_id")),
-            "content_type": message.content_type,
+            "content_type": _symbol(message.content_type),
             "subject": _id(message.headers.get("task")),
         },
         application_properties={**shown, FORM: FORM_OF_BACKLOG},
@@ -163,9 +174,14 @@ def _from_backlog_form(received: Any, given: Mapping[str, Any]) -> Message:
     )
 
 
-def new_ping() -> AmqpAnnotatedMessage:
-    """A ping to the letter of the documents: empty, of its own content type, with a second to live."""
-    return _outgoing(b"", {"content_type": PING_CONTENT_TYPE}, life=PING_LIFE)
+def new_ping(*, in_session: bool = False) -> AmqpAnnotatedMessage:
+    """A ping to the letter of the documents: empty, of its own content type, with a second to live.
+
+    Arguments:
+        in_session: for an entity that takes nothing without a session id.
+    """
+    properties = {"content_type": PING_CONTENT_TYPE, "group_id": PING_SESSION if in_session else None}
+    return _outgoing(b"", properties, life=PING_LIFE)
 
 
 def is_ping(received: Any) -> bool:
@@ -182,7 +198,24 @@ def body_of(received: Any) -> bytes:
 def _id(value: object) -> str | None:
     """Fit for a property of the service, else left out: the envelope has it in any case."""
     text = str(value) if value else ""
-    return text if text and len(text) <= LONGEST_ID else None
+    return text if text and len(text) <= LONGEST_ID and _is_encodable(text) else None
+
+
+def _session(value: object) -> str | None:
+    """Never left out: without it, or cut, the message would be of no session or of another."""
+    return str(value) if value else None
+
+
+def _symbol(value: object) -> str | None:
+    return value if isinstance(value, str) and value.isascii() else None
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a character
+        return False
+    return True
 
 
 def _life(expiration: object) -> timedelta | None:
