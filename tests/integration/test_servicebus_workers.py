@@ -52,10 +52,10 @@ def environment(primary, secondary, ledger) -> Callable[..., dict[str, str]]:
 def start_worker(tmp_path) -> Iterator[Callable[..., LocalTestWorker]]:
     workers: list[LocalTestWorker] = []
 
-    def start(environment, **arguments) -> LocalTestWorker:
+    def start(environment, wait=30.0, **arguments) -> LocalTestWorker:
         worker = LocalTestWorker(tmp_path, env=environment, **arguments)
         workers.append(worker)
-        worker.ready()
+        worker.ready(wait)
         return worker
 
     yield start
@@ -256,6 +256,20 @@ def test_a_deleted_queue_is_made_again_under_its_consumer(primary, environment, 
     shop.record.delay(1)
     ledger.wait_for(1, timeout=30)
     assert worker.alive()
+
+
+@pytest.mark.parametrize("fault", ["silent", "internal-error"])
+def test_a_new_worker_and_a_new_producer_do_without_the_management(primary, environment, start_worker, ledger, fault):
+    first = make_app(environment())
+    first.record.delay(1)  # the queue is there
+    primary.fault(fault, on=["manage"])
+    environment = environment(primary_options={"send_timeout": 1.5})
+    worker = start_worker(environment, wait=60)
+    second = make_app(environment)
+
+    second.record.delay(2)
+
+    wait_for(lambda: sorted(ledger.executed()) == [1, 2], 30, worker.logs)
 
 
 def _options(environment: dict[str, str]) -> dict[str, object]:

@@ -12,18 +12,13 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from azure.core.exceptions import (
-    ClientAuthenticationError,
-    HttpResponseError,
-    ResourceExistsError,
-    ResourceNotFoundError,
-)
+from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 
 from kombu_paired.failures import FailureKind
 from kombu_paired.namespaces.servicebus.kinds import kind_of
 from kombu_paired.namespaces.servicebus.sdk import Clients, bounded
 
-__all__ = ("BACKLOG_PROPERTIES", "Entities")
+__all__ = ("BACKLOG_PROPERTIES", "Entities", "ManagementUnavailable", "is_away")
 
 logger = logging.getLogger(__name__)
 
@@ -36,12 +31,18 @@ BACKLOG_PROPERTIES: dict[str, Any] = {
     "dead_lettering_on_message_expiration": True,
     "enable_batched_operations": True,
 }
+#: Part of its time that a declaration waits for the management; the rest is for looking without it.
+MANAGEMENT_SHARE = 0.6
 #: The shortest time that the service lets an idle entity live.
 SHORTEST_IDLE = timedelta(minutes=5)
 #: The longest lock that the service grants, in seconds.
 LONGEST_LOCK = 300
 
 Answer = TypeVar("Answer")
+
+
+class ManagementUnavailable(ConnectionError):
+    """The management of a namespace answers that it cannot answer. Messages may well flow."""
 
 
 class Entities:
@@ -169,15 +170,30 @@ class Entities:
     def _ensure(self, path: str, timeout: float, create: Callable[[Any], Any]) -> None:
         if path in self._known:
             return
+        deadline = time.monotonic() + timeout
         try:
-            self._ask(create, timeout)
+            self._ask(create, timeout * MANAGEMENT_SHARE)
         except ResourceExistsError:
             logger.debug("%s is there", path)
-        except (ClientAuthenticationError, HttpResponseError) as exc:
-            if kind_of(exc) is not FailureKind.UNAUTHORIZED:
+        except Exception as exc:
+            if kind_of(exc) is FailureKind.UNAUTHORIZED:
+                self._warn_once(path)
+            elif not is_away(exc) or not self._is_there(path, deadline - time.monotonic()):
                 raise
-            self._warn_once(path)
         self._known.add(path)
+
+    def _is_there(self, path: str, timeout: float) -> bool:
+        """Whether messages can be sent to it: management can be away alone, and must not stop what works without."""
+        link = self._clients.sender(path)
+        try:
+            link.open(max(timeout, 0.001))
+        except Exception as exc:
+            logger.debug("neither could a link to %s be opened: %r", path, exc)
+            return False
+        finally:
+            link.close()
+        logger.warning("the management of %s is away; %s is there", self._clients.address.place, path)
+        return True
 
     def _warn_once(self, path: str) -> None:
         """Without the right to manage, others create: whether the entity is there will show."""
@@ -202,7 +218,19 @@ class Entities:
             with self._clients.administration(max(deadline - time.monotonic(), 0.001)) as admin:
                 return question(admin)
 
-        return bounded(ask, timeout, "the management of the namespace")
+        try:
+            return bounded(ask, timeout, "the management of the namespace")
+        except HttpResponseError as exc:
+            kind = kind_of(exc)
+            if kind is None or not kind.counts:
+                raise
+            raise ManagementUnavailable(f"the management of {self._clients.address.place}: {exc}") from exc
+
+
+def is_away(exc: BaseException) -> bool:
+    """Whether an exception says that the management cannot be asked at the moment."""
+    kind = kind_of(exc)
+    return isinstance(exc, ManagementUnavailable) or (kind is not None and kind.counts)
 
 
 def _idle(seconds: float) -> timedelta:

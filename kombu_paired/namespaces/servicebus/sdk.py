@@ -260,7 +260,7 @@ class ReceiverLink(_Link):
         super().open(timeout)
         if hasattr(self._raw, "_further_pull_receive_timeout"):
             self._raw._further_pull_receive_timeout = FURTHER_WAIT
-        handler = getattr(self._raw, "_handler", None)
+        handler: Any = getattr(self._raw, "_handler", None)
         if hasattr(handler, "_keep_alive_thread"):
             # It would receive beside us; and closing waits for it, which is asleep for a second.
             handler._keep_alive_interval = math.inf

@@ -45,7 +45,8 @@ import os
 import queue as queues
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from queue import Empty
 from typing import Any
 
@@ -55,7 +56,7 @@ from kombu.transport.virtual.base import BrokerState, queue_declare_ok_t
 
 from kombu_paired.failures import FailureKind
 from kombu_paired.namespaces.servicebus.address import Address
-from kombu_paired.namespaces.servicebus.entities import Entities
+from kombu_paired.namespaces.servicebus.entities import Entities, is_away
 from kombu_paired.namespaces.servicebus.fetching import Fetcher
 from kombu_paired.namespaces.servicebus.kinds import CHANNEL_ERRORS, CONNECTION_ERRORS, kind_of
 from kombu_paired.namespaces.servicebus.names import entity_name, subscription_name
@@ -215,7 +216,18 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def exchange_declare(self, exchange: str = "", type: str = "direct", **arguments: Any) -> None:
         super().exchange_declare(exchange, type, **arguments)
         if type in ("fanout", "topic") and not arguments.get("passive"):
-            self.transport.entities.ensure_topic(self.entity(exchange), self.transport.timeout)
+            with self._later_if_away(f"the topic of {exchange}"):
+                self.transport.entities.ensure_topic(self.entity(exchange), self.transport.timeout)
+
+    @contextmanager
+    def _later_if_away(self, what: str) -> Iterator[None]:
+        """Remote control and events can wait for the management of the namespace; tasks must not wait for them."""
+        try:
+            yield
+        except Exception as exc:
+            if not is_away(exc):
+                raise
+            logger.warning("%s cannot be made at the moment (%s); it is tried again when it is missing", what, exc)
 
     def queue_declare(self, queue: str = "", passive: bool = False, **arguments: Any) -> Any:
         transport = self.transport
@@ -245,12 +257,14 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             self.transport.entities.ensure_subscription(topic, name, timeout, forward_to=target)
             return
         self.transport.subscriptions[queue] = (topic, name)
-        self.transport.entities.ensure_subscription(topic, name, timeout, idle=idle)
+        with self._later_if_away(f"the subscription of {queue}"):
+            self.transport.entities.ensure_subscription(topic, name, timeout, idle=idle)
 
     def _ensure_short_lived(self, queue: str) -> None:
         idle = self._short_lived.get(queue)
         if idle is not None and queue not in self.transport.subscriptions:
-            self.transport.entities.ensure_queue(self.entity(queue), self.transport.timeout, idle=idle)
+            with self._later_if_away(f"the queue {queue}"):
+                self.transport.entities.ensure_queue(self.entity(queue), self.transport.timeout, idle=idle)
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
         if if_empty and self._size(queue):
