@@ -41,7 +41,7 @@ from typing import Any
 
 from kombu import Connection as KombuConnection
 from kombu.exceptions import BatchPublishError
-from kombu.transport import base, get_transport_cls
+from kombu.transport import base
 from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.url import maybe_sanitize_url, parse_url
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, stop_any, wait_random_exponential
@@ -115,7 +115,9 @@ class _ErrorsOfDrivers(type):
 def _errors(name: str, instead: str | None = None) -> tuple[type[BaseException], ...]:
     """The union over the drivers in use; before the first is known, over those that may be."""
     drivers = _drivers or [
-        get_transport_cls(alias) for alias in ("amqp", "redis") if alias != "redis" or find_spec(alias)
+        new_connection(f"{scheme}://").get_transport_cls()
+        for scheme, package in {"amqp": "amqp", "redis": "redis", "azureservicebus": "azure.servicebus"}.items()
+        if _is_installed(package)
     ]
     found: dict[type[BaseException], None] = {}
     for driver in drivers:
@@ -125,6 +127,13 @@ def _errors(name: str, instead: str | None = None) -> tuple[type[BaseException],
     if name == "connection_errors":
         found[PrimaryUnavailable] = None
     return tuple(found)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # not even the package around it
+        return False
 
 
 class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[misc]
