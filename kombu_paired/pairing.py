@@ -41,6 +41,9 @@ logger = logging.getLogger(__name__)
 
 #: Seconds for which not reaching a namespace is known to everybody.
 FRESH = 2.0
+#: Part of ``send_timeout`` that a primary has for a declaration when the last that is known of it is a failure: Kombu
+#: has napped before, and the send that follows has a time limit, too.
+SECOND_LOOK = 0.5
 #: Waits that a namespace gets that says it is busy, before the message is diverted.
 THROTTLE_WAITS = 3
 #: Seconds for which :meth:`Pairing.close` says goodbye on idle connections; the rest is dropped.
@@ -316,9 +319,11 @@ class Pairing:
         declaration = self.book.note(operation, arguments)
         if self._is_known_away():
             return None
+        share = SECOND_LOOK if self._primary_reach.has_failed else 1.0
         sender: Sender = self._senders.take()
         try:
-            answer = self._reaching_primary(lambda left: sender.declare([declaration], left), sender)
+            # An answer proves nothing: a virtual transport gives one without asking the broker.
+            answer = self._reaching_primary(lambda left: sender.declare([declaration], left * share), sender)
         except NamespaceFailure as failure:
             if failure.kind is FailureKind.TIMEOUT:
                 self._primary_reach.failed(failure)  # so that the publish that follows need not wait again
@@ -430,6 +435,7 @@ class Pairing:
                 sender.forget_declared(entity)
                 self._senders.give_back(sender)
             return failure
+        self._primary_reach.reached()
         self._senders.give_back(sender)
         return None
 
@@ -447,6 +453,7 @@ class Pairing:
 
         try:
             outcomes: list[NamespaceFailure | None] = self._reaching_primary(attempt, sender)
+            self._primary_reach.reached()
         except NamespaceFailure as failure:
             outcomes = [failure] * len(messages)
         for outcome in outcomes:
@@ -476,7 +483,6 @@ class Pairing:
             except NamespaceFailure as second:
                 self._learn(second)
                 raise
-        self._primary_reach.reached()
         return answer
 
     def _learn(self, failure: NamespaceFailure) -> None:

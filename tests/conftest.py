@@ -12,9 +12,10 @@ import kombu.pools
 import pytest
 from celery import Celery
 
-from kombu_paired.cli.local_brokers import Kind, local_broker, local_broker_missing
+from kombu_paired.cli.local_brokers import Kind, local_broker_missing
+from tests.support.brokers import NODES, BrokerNode, new_node
 from tests.support.ledger import Ledger
-from tests.support.nodes import LocalTestBroker, LocalTestWorker, PairedCluster
+from tests.support.nodes import LocalTestWorker, PairedCluster
 from tests.support.shop import make_app, shop_environment
 
 
@@ -29,16 +30,16 @@ class BrokerPool:
 
     def __init__(self, folder: Callable[[str], Path]) -> None:
         self._folder = folder
-        self._pairs: dict[Kind, tuple[LocalTestBroker, LocalTestBroker]] = {}
+        self._pairs: dict[Kind, tuple[BrokerNode, BrokerNode]] = {}
 
-    def pair(self, kind: Kind) -> tuple[LocalTestBroker, LocalTestBroker]:
+    def pair(self, kind: Kind) -> tuple[BrokerNode, BrokerNode]:
         """A pair that is up, empty and healed."""
         if kind not in self._pairs:
             require_broker(kind)
-            first, second = (LocalTestBroker(local_broker(kind, self._folder(f"{kind}-{i}"))) for i in (1, 2))
+            first, second = (new_node(kind, self._folder(f"{kind}-{i}")) for i in (1, 2))
             self._pairs[kind] = (first, second)
         with ThreadPoolExecutor(2) as threads:
-            list(threads.map(LocalTestBroker.reset, self._pairs[kind]))
+            list(threads.map(lambda node: node.reset(), self._pairs[kind]))
         return self._pairs[kind]
 
     def close(self) -> None:
@@ -64,7 +65,7 @@ def broker_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPool
     pool.close()
 
 
-@pytest.fixture(params=["amqp", "redis"])
+@pytest.fixture(params=list(NODES))
 def broker_kind(request: pytest.FixtureRequest) -> Kind:
     """Which broker: every test that uses it, or a broker below, runs once for each."""
     kind: Kind = request.param
@@ -79,12 +80,12 @@ def paired_cluster(broker_pool: BrokerPool, broker_kind: Kind) -> Iterator[Paire
 
 
 @pytest.fixture
-def primary(paired_cluster: PairedCluster) -> LocalTestBroker:
+def primary(paired_cluster: PairedCluster) -> BrokerNode:
     return paired_cluster.primary
 
 
 @pytest.fixture
-def secondary(paired_cluster: PairedCluster) -> LocalTestBroker:
+def secondary(paired_cluster: PairedCluster) -> BrokerNode:
     return paired_cluster.secondary
 
 

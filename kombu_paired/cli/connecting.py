@@ -145,9 +145,12 @@ def _fail(exc: Exception, is_usage: bool) -> NoReturn:
     if isinstance(exc, ConfigurationError):
         text = str(exc)
     elif isinstance(exc, ImportError):
-        text = f"a broker's driver is not installed ({exc.name}): for Redis, pip install 'kombu-paired[redis]'"
+        text = (
+            f"a broker's driver is not installed ({exc.name}): for Redis, pip install 'kombu-paired[redis]'; for "
+            "Service Bus, pip install 'kombu-paired[servicebus]'"
+        )
     elif isinstance(exc, KeyError) and "transport" in str(exc):
-        text = "Kombu has no transport of that name: a URL must begin with e.g. amqp:// or redis://"
+        text = "Kombu has no transport of that name: a URL must begin with e.g. amqp://, redis:// or azureservicebus://"
     else:
         text = "a broker URL cannot be read: percent-encode special characters in its user and password"
     raise kind(text) from exc

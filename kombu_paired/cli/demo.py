@@ -1,4 +1,4 @@
-"""``kombu-paired demo``: kill a real broker under a real Celery worker, and see what becomes of each message."""
+"""``kombu-paired demo``: kill a broker under a real Celery worker, and see what becomes of each message."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -21,13 +22,38 @@ if TYPE_CHECKING:
 
 __all__ = ("demo",)
 
-#: Over how many seconds to publish: time enough to see the primary, which RabbitMQ takes longer to start, in use again.
-SECONDS: dict[Kind, float] = {"redis": 14.0, "amqp": 20.0}
+
+@dataclass(frozen=True)
+class Pair:
+    """What the demo can be played with.
+
+    Attributes:
+        kind: of both brokers.
+        words: what they are.
+        driver: the module that speaks to them.
+        extras: of this package, which bring all that the demo needs with them.
+        seconds: over how long to publish: time enough to see the primary, when it has started again, in use.
+    """
+
+    kind: Kind
+    words: str
+    driver: str
+    extras: str = "demo"
+    seconds: float = 14.0
+
+
+PAIRS = {
+    "servicebus": Pair(
+        "azureservicebus", "two emulated Service Bus namespaces", "azure.servicebus", extras="servicebus,demo"
+    ),
+    "amqp": Pair("amqp", "two RabbitMQ brokers", "amqp", seconds=20.0),
+    "redis": Pair("redis", "two Redis brokers", "redis"),
+}
 #: The primary is killed when this share of the messages has been published.
 KILL_AT = 0.3
-#: Seconds with no news in the ledger after which what is missing counts as lost. Redis gives back what a vanished
-#: consumer held within its visibility timeout and the ten seconds between two looks of Kombu at it.
-PATIENCE = 30.0
+#: Seconds with no news in the ledger after which what is missing counts as lost: longer than the minute for which a
+#: message stays locked that a vanished consumer held.
+PATIENCE = 75.0
 #: Seconds for which duplicates may follow when all has run.
 AFTERMATH = 2.0
 #: Seconds between two looks at what the processes wrote.
@@ -35,7 +61,9 @@ LOOK = 0.05
 
 
 @click.command()
-@click.option("--pair", type=click.Choice(["amqp", "redis"]), default="redis", show_default=True, help="Which brokers.")
+@click.option(
+    "--pair", type=click.Choice(list(PAIRS)), default="servicebus", show_default=True, help="Which two brokers."
+)
 @click.option(
     "--messages", type=click.IntRange(min=20), default=600, show_default=True, metavar="N", help="How many to publish."
 )
@@ -43,7 +71,7 @@ LOOK = 0.05
     "--seconds",
     type=click.FloatRange(min=1),
     metavar="SECONDS",
-    help=f"Over how long to publish them.  [default: {SECONDS['redis']:g}, with amqp {SECONDS['amqp']:g}]",
+    help=f"Over how long to publish them.  [default: {Pair.seconds:g}, with amqp {PAIRS['amqp'].seconds:g}]",
 )
 @click.option(
     "--outage",
@@ -54,20 +82,24 @@ LOOK = 0.05
     help="How long the primary stays dead.",
 )
 @json_option
-def demo(pair: Kind, messages: int, seconds: float | None, outage: float, as_json: bool) -> None:
+def demo(pair: str, messages: int, seconds: float | None, outage: float, as_json: bool) -> None:
     """Kill a broker in mid-traffic and lose nothing.
 
-    Starts two real brokers, a Celery worker and a producer in a temporary folder, kills the primary with SIGKILL while
+    Starts two brokers, a Celery worker and a producer in a temporary folder, kills the primary with SIGKILL while
     messages flow, goes on publishing, and starts it again. The balance at the end compares what the producer's calls
     returned with what the tasks wrote down. Exit status 0: nothing was lost, refused or left behind.
+
+    The brokers are emulated Service Bus namespaces, which come with this package, or real servers: --pair amqp needs
+    rabbitmq-server, --pair redis needs redis-server.
     """
-    _require_extra()
+    played = PAIRS[pair]
+    _require_extras(played)
     from kombu_paired.cli.demo_stage import StageFailed
     from kombu_paired.cli.demo_view import open_view
 
     try:
         with interruptible():
-            balance = _play(pair, messages, seconds or SECONDS[pair], outage, open_view(as_json))
+            balance = _play(played, messages, seconds or played.seconds, outage, open_view(as_json))
     except (BrokerMissing, BrokerFailed, StageFailed) as exc:
         raise click.ClickException(str(exc)) from exc
     if as_json:
@@ -75,24 +107,31 @@ def demo(pair: Kind, messages: int, seconds: float | None, outage: float, as_jso
     click.get_current_context().exit(0 if balance.is_even else 1)
 
 
-def _require_extra() -> None:
-    missing = [name for name in ("celery", "redis", "rich") if find_spec(name) is None]
+def _require_extras(pair: Pair) -> None:
+    missing = [name for name in ("celery", "rich", pair.driver) if not _is_installed(name)]
     if missing:
         raise click.ClickException(
-            f"the demo needs {' and '.join(missing)}, which the extra 'demo' brings: pip install 'kombu-paired[demo]'"
+            f"the demo needs {' and '.join(missing)}: pip install 'kombu-paired[{pair.extras}]' brings all it needs"
         )
 
 
-def _play(pair: Kind, messages: int, seconds: float, outage: float, view: AbstractContextManager[View]) -> Balance:
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that it is in
+        return False
+
+
+def _play(pair: Pair, messages: int, seconds: float, outage: float, view: AbstractContextManager[View]) -> Balance:
     from kombu_paired.cli.demo_stage import Stage
     from kombu_paired.cli.demo_story import Story
 
-    with Stage(pair, messages, seconds) as stage:
+    with Stage(pair.kind, messages, seconds) as stage:
         story = Story(stage.folder, messages)
         with view as shown:
             shown.follow(stage, story)
             director = Director(stage, story)
-            director.set_up()
+            director.set_up(pair.words)
             director.break_it(outage)
             director.wait_for_the_end(seconds)
             balance = story.balance(stage.stranded())
@@ -107,8 +146,8 @@ class Director:
         self.stage = stage
         self.story = story
 
-    def set_up(self) -> None:
-        self.story.tell("stage", f"two {self.stage.primary.kind} brokers start")
+    def set_up(self, brokers: str) -> None:
+        self.story.tell("stage", f"{brokers} start")
         self.stage.start_brokers()
         self.story.tell("stage", "a Celery worker starts")
         self.stage.start_worker()

@@ -1,4 +1,4 @@
-"""The stage of the demo: two real brokers, a worker and a producer, as processes in one temporary folder."""
+"""The stage of the demo: two brokers, a worker and a producer, as processes in one temporary folder."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ import click
 
 from kombu_paired.cli.demo_stage import Stage
 from kombu_paired.cli.demo_story import Balance, Chapter, Fate, Story
-from kombu_paired.cli.local_brokers import LocalBroker
-from kombu_paired.options import without_secrets
+from kombu_paired.cli.local_brokers import HOST, LocalBroker
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -180,7 +179,7 @@ class LivePicture(View):
             state = Text("● running", "green")
         else:
             state = Text("○ not there yet", "dim")
-        return Text.assemble(f"{name:<11}{without_secrets(broker.url):<40}", state)
+        return Text.assemble(f"{name:<11}{f'{broker.kind}://{HOST}:{broker.port}':<40}", state)
 
     def _chronicle(self, whole: bool) -> list[Text]:
         from rich.text import Text

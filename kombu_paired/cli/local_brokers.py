@@ -1,4 +1,4 @@
-"""Real brokers as child processes: for ``kombu-paired demo`` and for the tests.
+"""Real brokers, and emulated ones, as child processes: for ``kombu-paired demo`` and for the tests.
 
 A local broker is durable, listens on 127.0.0.1 alone, lives in a folder, and can be made to suffer
 in the ways that brokers suffer: killed, frozen, filled. It keeps its port and its data through
@@ -18,6 +18,8 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import http.client
+import json
 import os
 import queue
 import random
@@ -43,6 +45,7 @@ __all__ = [
     "LocalBroker",
     "LocalRabbitMQ",
     "LocalRedis",
+    "LocalServiceBus",
     "free_port",
     "local_broker",
     "local_broker_missing",
@@ -51,7 +54,8 @@ __all__ = [
     "stop_tree",
 ]
 
-Kind = Literal["redis", "amqp"]
+#: Named as in a URL.
+Kind = Literal["redis", "amqp", "azureservicebus"]
 HOST = "127.0.0.1"
 
 
@@ -237,7 +241,7 @@ def free_port() -> int:
 
 
 class LocalBroker(ABC):
-    """A real broker in a child process. See the module's docstring.
+    """A broker in a child process. See the module's docstring.
 
     ``folder`` is where it keeps its data; without one it makes a temporary folder, which
     :meth:`stop` removes.
@@ -283,7 +287,7 @@ class LocalBroker(ABC):
 
     @abstractmethod
     def set_password(self, user: str, password: str) -> None:
-        """Change a user's password; connections that are open stay open. ``url`` follows."""
+        """Change a user's password; ``url`` follows. Connections that are open stay so, where a broker can do that."""
 
     @property
     def log(self) -> Path:
@@ -719,9 +723,81 @@ def _rabbitmq_scripts() -> Path:
     raise _missing("rabbitmq-server", "rabbitmq-server")
 
 
-_BROKERS: dict[Kind, type[LocalRedis] | type[LocalRabbitMQ]] = {
+class LocalServiceBus(LocalBroker):
+    """The emulator of this package: a Service Bus namespace in a process of its own, with its messages on disk.
+
+    It speaks AMQP without TLS, checks keys, and takes orders over HTTP on the same port (:meth:`ask`).
+    """
+
+    kind = "azureservicebus"
+    boot_timeout = 20.0
+    policy = "RootManageSharedAccessKey"
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None, *, password: str | None = None) -> None:
+        super().__init__(folder, password=password or secrets.token_urlsafe(24))
+        self._first_password = self._password
+
+    @classmethod
+    def _program(cls) -> tuple[str, str]:
+        return "python", sys.executable
+
+    @property
+    def url(self) -> str:
+        return f"azureservicebus://{self.policy}:{quote(self._password or '', safe='')}@{HOST}:{self.port}"
+
+    @property
+    def data(self) -> Path:
+        """Where its messages are."""
+        return self.folder / "data"
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        # fmt: off
+        command = [
+            self._program_path, "-m", "kombu_paired.emulator", "--quiet",
+            "--host", HOST, "--port", str(self.port), "--data", str(self.data),
+        ]
+        # fmt: on
+        policy = {"KOMBU_PAIRED_EMULATOR_POLICY": f"{self.policy}:{self._password}"}
+        return spawn(command, env=os.environ | policy, log=self.log)
+
+    def ask(self, method: str, what: str, body: Mapping[str, Any] | None = None, timeout: float = 5.0) -> Any:
+        """A request to the emulator itself: ``ask("POST", "faults", {"kind": "disabled", "entity": "orders"})``."""
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=timeout)
+        try:
+            connection.request(method, f"/$emulator/{what}", None if body is None else json.dumps(body))
+            answer = connection.getresponse()
+            found = json.loads(answer.read())
+        finally:
+            connection.close()
+        if answer.status >= 400:
+            raise BrokerFailed(f"{self!r}: {method} {what}: {found.get('error')}")
+        return found
+
+    def _handshake(self, timeout: float) -> None:
+        self.ask("GET", "status", timeout=timeout)
+
+    def fill(self) -> None:
+        self.ask("POST", "faults", {"kind": "quota"})
+
+    def unfill(self) -> None:
+        self.ask("DELETE", "faults")
+
+    def reset(self) -> None:
+        self.kill()
+        shutil.rmtree(self.data, ignore_errors=True)
+        self._password = self._first_password
+        self.restart()
+
+    def set_password(self, user: str, password: str) -> None:
+        """Arguments: user: the policy; there is one. The emulator starts anew: its keys are those it started with."""
+        self._password = password
+        self.restart()
+
+
+_BROKERS: dict[Kind, type[LocalRedis] | type[LocalRabbitMQ] | type[LocalServiceBus]] = {
     "redis": LocalRedis,
     "amqp": LocalRabbitMQ,
+    "azureservicebus": LocalServiceBus,
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kombu_paired.cli.printing import bad, good, paragraph
+from kombu_paired.cli.printing import WIDTH, bad, good, paragraph
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.namespaces.base import BacklogDepth, Namespace
@@ -23,7 +23,8 @@ _ADVICE = {
     FailureKind.TIMEOUT: "It takes connections and does not answer: is it frozen, overloaded, or something else?",
     FailureKind.FAULT: "It answers and takes no messages: is it full, in alarm, read-only, or still loading?",
     FailureKind.THROTTLED: "It says that it is busy: try again later.",
-    FailureKind.UNAUTHORIZED: "Check the user, password, rights and virtual host in its URL.",
+    FailureKind.UNAUTHORIZED: "Check the user, password, rights and virtual host in its URL; on Service Bus, the "
+    "policy, its key and its rights.",
     FailureKind.REJECTED: "It refuses the request: is it a broker of the kind that its URL says?",
     FailureKind.MISSING: "Something that should be there is not: check the virtual host or database in its URL.",
 }
@@ -59,7 +60,9 @@ class Side:
     def show(self) -> None:
         """Print a line; and, where it fails, why and what to do."""
         state = good("reachable") if self.failure is None else bad(self.failure.kind.value.upper())
-        click.echo(f"  {self.name:<11}{self.uri:<50}  {state}")
+        place = f"  {self.name:<11}{self.uri:<50}"
+        fits = len(place) + 2 + len(click.unstyle(state)) <= WIDTH
+        click.echo(place + (f"  {state}" if fits else f"\n{'':13}{state}"))
         if self.failure is not None:
             cause = self.failure.cause
             click.echo(paragraph(f"{type(cause).__name__}: {cause}", 13))

@@ -2,8 +2,8 @@
 
     python -m tests.bench.bench_servicebus [--blocks N] [--calls N] [--tasks N]
 
-``worker``: tasks a second of ``celery worker --pool prefork -c 2``, from the times that the tasks themselves wrote, without
-the first and last tenth: ours (paired, with its syphon), ours with a second queue that is empty, and stock.
+``worker``: tasks a second of ``celery worker --pool prefork -c 2``, from the times that the tasks themselves wrote,
+without the first and last tenth: ours (paired, with its syphon), ours with a second queue that is empty, and stock.
 ``delay``: what a call costs, in short blocks in turn. ``failover``: the longest call when the primary is killed.
 """
 
@@ -14,7 +14,6 @@ import json
 import os
 import statistics
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 

@@ -73,6 +73,12 @@ def queue(site: Site) -> str:
 
 
 @pytest.fixture
+def short_locks(site: Site, queue: str) -> None:
+    """Locks of the queue end soon, where they outlive who held them. To be asked for before ``namespace``."""
+    site.make_queue_with_short_locks(queue)
+
+
+@pytest.fixture
 def opened() -> Iterator[Callable[..., Any]]:
     """``opened(link)``: closed after the test, whatever became of it."""
     links: list[Any] = []

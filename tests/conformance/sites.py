@@ -11,15 +11,19 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import kombu
+import pytest
 import redis
 
-from kombu_paired.namespaces.base import Namespace
-from kombu_paired.namespaces.kombu import PROFILES, KombuNamespace
+from kombu_paired.emulator import Emulator
+from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, Namespace
+from kombu_paired.namespaces.kombu import PROFILES, KombuNamespace, namespace_on
 from tests.support.nodes import LocalTestBroker
+from tests.support.proxy import Proxy
 
 #: Seconds that every call gets.
 TIMEOUT = 1.5
@@ -35,13 +39,17 @@ ABILITIES = frozenset(
         "stores_backlog",  # a queue may be named like a backlog queue
         "missing_queues",  # a queue that was not created is an error
         "process",  # it is a process: killed, frozen, restarted
-        "full",
+        "full",  # as a whole: no queue takes a message
+        "full_queues",  # one queue may be full and another not
+        "spoils",  # one queue may refuse every message
         "network",  # a proxy in front of it: cut, blackhole
         "password",
         "exchanges",  # those that are missing are noticed
         "priority",
         "keeps_order",  # what goes back takes its old place
         "encodes",  # a message is bytes in the broker, so that there are some that cannot be
+        "pipelines",  # a batch is under way as a whole, before any of it is confirmed
+        "pings",  # a probe is a message, with a second to live
     }
 )
 
@@ -57,6 +65,8 @@ class Site(ABC):
     """One broker, as the suite sees it."""
 
     abilities: ClassVar[set[str]]
+    #: Bytes of a message that is large for this broker, and yet fits.
+    large: ClassVar[int] = 1_000_000
     number: int
 
     def names(self, count: int) -> list[str]:
@@ -90,6 +100,13 @@ class Site(ABC):
     def unfill(self) -> None:
         raise NotImplementedError
 
+    def fill_queue(self, name: str) -> None:
+        """Let one queue be full."""
+        raise NotImplementedError
+
+    def unfill_queue(self, name: str) -> None:
+        raise NotImplementedError
+
     def cut(self) -> None:
         raise NotImplementedError
 
@@ -107,8 +124,15 @@ class Site(ABC):
         """Let every message to this queue fail, and only those."""
         raise NotImplementedError
 
+    def delete_queue(self, name: str) -> None:
+        """Somebody deletes a queue."""
+        raise NotImplementedError
+
+    def make_queue_with_short_locks(self, name: str) -> None:  # noqa: B027
+        """Make a queue whose locks end soon, where a lock outlives the process that held it."""
+
     def shorten_locks(self, monkeypatch: Any) -> None:  # noqa: B027
-        """Let the locks of a dead process end at once, where they last."""
+        """Let the locks of a dead process end at once, where that is the client's to say."""
 
     def close(self) -> None:  # noqa: B027
         """The test is over."""
@@ -173,12 +197,14 @@ class RabbitMQ(BrokerSite):
         "missing_queues",
         "process",
         "full",
+        "spoils",
         "network",
         "password",
         "exchanges",
         "priority",
         "keeps_order",
         "encodes",
+        "pipelines",
     }
     queue_type: ClassVar[str | None] = None
 
@@ -207,6 +233,10 @@ class RabbitMQ(BrokerSite):
             '[rabbit_amqqueue:info(Q, [durable, arguments]) || Q <- rabbit_amqqueue:list(<<"/">>), '
             f"element(4, element(2, Q)) =:= {_binary(name)}]"
         )
+
+    def delete_queue(self, name: str) -> None:
+        with self._channel() as channel:
+            channel.queue_delete(name)
 
     def spoil_queue(self, name: str) -> None:
         with self._channel() as channel:
@@ -253,12 +283,14 @@ class Redis(BrokerSite):
         "stores_backlog",
         "process",
         "full",
+        "spoils",
         "network",
         "password",
         "exchanges",
         "priority",
         "keeps_order",
         "encodes",
+        "pipelines",
     }
 
     def namespace(self, *, password: str | None = None, **arguments: Any) -> Namespace:
@@ -287,6 +319,125 @@ class Redis(BrokerSite):
 
     def shorten_locks(self, monkeypatch: Any) -> None:
         monkeypatch.setattr("kombu_paired.namespaces.redis.LOCK_SECONDS", 0.5)
+
+
+class ServiceBus(Site):
+    """On an emulator of its own: it starts in less than a fifth of a second."""
+
+    abilities = of_profile("azureservicebus") | {
+        "returns_on_close",
+        "stores_backlog",
+        "missing_queues",
+        "process",
+        "full_queues",
+        "spoils",
+        "network",
+        "password",
+        "exchanges",
+        "priority",
+        "keeps_order",
+        "encodes",
+        "pings",
+    }
+    large = 250_000
+
+    def __init__(self, source: BrokerSource) -> None:
+        pytest.importorskip("azure.servicebus")
+        folder = source.folder / "servicebus"
+        self.emulator = Emulator(process=True, data=folder, policies=["main:a/+=key=="]).start()
+        self._proxy: Proxy | None = None
+        self._certificate = source.folder / "certificate.pem"
+        self._forget()
+
+    @property
+    def proxy(self) -> Proxy:
+        if self._proxy is None:
+            self._proxy = Proxy(self.emulator.port)
+        return self._proxy
+
+    def namespace(self, *, proxied: bool = False, password: str | None = None, **arguments: Any) -> Namespace:
+        port = self.proxy.port if proxied else self.emulator.port
+        url = f"azureservicebus://main:{password or 'a/+=key=='}@127.0.0.1:{port}"
+        return namespace_on("secondary", [url], {}, send_timeout=TIMEOUT, **arguments)
+
+    def _forget(self) -> None:
+        """What this process knows of namespaces: ports come again."""
+        from kombu_paired.namespaces.servicebus import transport
+
+        for known in (transport._states, transport._subscriptions, transport._known):
+            known.clear()
+
+    def stored(self, queue: str) -> int:
+        name = queue.removesuffix(DEAD_LETTER_SUFFIX)
+        counts = self.emulator.status()["queues"].get(name, {})
+        return int(counts.get("active" if name == queue else "dead_lettered", 0))
+
+    @contextlib.contextmanager
+    def _administration(self) -> Iterator[Any]:
+        """The SDK's own client, over https."""
+        from azure.servicebus.management import ServiceBusAdministrationClient
+
+        self._certificate.write_text(self.emulator.certificate())
+        with ServiceBusAdministrationClient.from_connection_string(
+            self.emulator.connection_string, connection_verify=str(self._certificate), retry_total=0
+        ) as client:
+            yield client
+
+    def make_odd_queue(self, name: str) -> Callable[[], Any]:
+        with self._administration() as client:
+            client.create_queue(name, max_delivery_count=7, lock_duration=timedelta(seconds=17), user_metadata="mine")
+
+        def look() -> Any:
+            with self._administration() as client:
+                return str(client.get_queue(name))
+
+        return look
+
+    def make_queue_with_short_locks(self, name: str) -> None:
+        with self._administration() as client:
+            client.create_queue(name, lock_duration=timedelta(seconds=2))
+
+    def delete_queue(self, name: str) -> None:
+        with self._administration() as client:
+            client.delete_queue(name)
+
+    def spoil_queue(self, name: str) -> None:
+        with self._administration() as client:
+            client.create_queue(name)
+        self.emulator.fault("disabled", name)
+
+    def fill_queue(self, name: str) -> None:
+        self.emulator.fault("quota", name)
+
+    def unfill_queue(self, name: str) -> None:
+        self.emulator.clear_faults(name)
+
+    def kill(self) -> None:
+        self.emulator.kill()
+
+    def restart(self) -> None:
+        self.emulator.restart()
+
+    def freeze(self) -> None:
+        self.emulator.freeze()
+
+    def thaw(self) -> None:
+        self.emulator.thaw()
+
+    def cut(self) -> None:
+        self.proxy.cut()
+
+    def blackhole(self) -> None:
+        self.proxy.blackhole()
+
+    def heal(self) -> None:
+        self.proxy.heal()
+
+    def close(self) -> None:
+        if self._proxy is not None:
+            self._proxy.close()
+        self.emulator.stop()
+        self._forget()
 
 
 class Filesystem(Site):
@@ -368,6 +519,7 @@ FACTORIES: dict[str, type[Site]] = {
     "rabbitmq": RabbitMQ,
     "rabbitmq-quorum": RabbitMQQuorum,
     "redis": Redis,
+    "servicebus": ServiceBus,
     "filesystem": Filesystem,
     "sqlalchemy": SQLAlchemy,
     "memory": Memory,

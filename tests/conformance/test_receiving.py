@@ -15,6 +15,7 @@ from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
 from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, DeadLetter
 from tests.conformance.sites import TIMEOUT
+from tests.conformance.waiting import wait_until
 
 
 def put(sender, queue, *numbers):
@@ -35,13 +36,6 @@ def receive_all(receiver, count, timeout=5.0):
     while len(got) < count and time.monotonic() < deadline:
         got += receiver.receive(count - len(got), 0.5)
     return got
-
-
-def wait_until(condition, timeout=5.0):
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.02)
 
 
 def test_an_empty_queue_is_waited_for_and_no_longer_than_that(receiver):
@@ -181,7 +175,7 @@ def _hold_and_say_so(site, queue, said):
 
 
 @pytest.mark.needs("keeps_unsettled")
-def test_what_a_killed_process_held_comes_back(namespace, sender, queue, site, opened, monkeypatch):
+def test_what_a_killed_process_held_comes_back(short_locks, namespace, sender, queue, site, opened, monkeypatch):
     put(sender, queue, 1, 2, 3)
     fork = multiprocessing.get_context("fork")
     hear, said = fork.Pipe(duplex=False)
@@ -220,8 +214,7 @@ def test_what_was_held_when_the_broker_was_killed_comes_back(namespace, receiver
 
 @pytest.mark.needs("missing_queues")
 def test_a_queue_that_is_deleted_under_a_receiver_is_missing(receiver, queue, site):
-    with site._channel() as channel:
-        channel.queue_delete(queue)
+    site.delete_queue(queue)
 
     with pytest.raises(NamespaceFailure) as caught:
         receiver.receive(10, 5)

@@ -122,7 +122,7 @@ def test_a_mandatory_message_to_a_missing_queue_is_missing(sender, site):
     assert site.stored("nobody") == 1
 
 
-@pytest.mark.needs("confirmed", "full")
+@pytest.mark.needs("confirmed", "spoils")
 def test_a_queue_that_refuses_messages_does_not_harm_its_neighbours(sender, site, queue):
     site.spoil_queue("spoiled")
 
@@ -233,3 +233,20 @@ def test_a_full_broker_is_a_fault_of_the_whole_and_takes_messages_again_when_the
     assert {answer.kind for answer in answers} == {FailureKind.FAULT}
     site.unfill()
     sender.send(message(6, queue), TIMEOUT)
+
+
+@pytest.mark.needs("full_queues")
+def test_a_full_queue_is_its_own_fault_and_takes_messages_again_when_there_is_room(sender, site, queue):
+    sender.declare([QUEUE], TIMEOUT)
+    sender.send(message(1), TIMEOUT)
+    site.fill_queue("orders")
+
+    failure = failing(lambda: sender.send(message(2), TIMEOUT))
+    answers = sender.send_batch([message(3), message(4, queue), message(5)], TIMEOUT)
+
+    assert (failure.kind, failure.maybe_stored, failure.whole_namespace) == (FailureKind.FAULT, False, False)
+    assert [answer and answer.kind for answer in answers] == [FailureKind.FAULT, None, FailureKind.FAULT]
+    assert (site.stored("orders"), site.stored(queue)) == (1, 1)
+    site.unfill_queue("orders")
+    sender.send(message(6), TIMEOUT)
+    assert site.stored("orders") == 2

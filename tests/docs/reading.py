@@ -1,7 +1,7 @@
 """Reads the documentation: its files, code blocks, links and tables.
 
 A Python block that follows a line ``<!-- run -->`` is run, with real brokers in the place of ``main-broker`` and
-``spare-broker``; every other one is compiled.
+``spare-broker``, or emulated namespaces in the place of ``contoso`` and ``contoso-dr``; every other one is compiled.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from kombu_paired.cli.local_brokers import Kind
+from kombu_paired.namespaces.servicebus.address import Address
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -21,6 +24,8 @@ _FENCE = re.compile(
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(?P<title>.+?) *$", re.M)
 _HOST = re.compile(r"(?P<scheme>amqp|redis)://(?P<host>main|spare)-broker[^\"'\s;]*")
+_NAMESPACE = re.compile(r"azureservicebus://[^\"'\s]*@contoso(?P<spare>-dr)?(?![\w-])[^\"'\s;]*")
+_CONNECTION_STRING = re.compile(r"Endpoint=sb://contoso(?P<spare>-dr)?\.[^\"']*")
 
 
 @dataclass(frozen=True)
@@ -37,14 +42,20 @@ class Block:
         return f"{self.path.relative_to(ROOT)}:{self.line}"
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind:
         """The broker that it is about."""
+        if _NAMESPACE.search(self.text) or _CONNECTION_STRING.search(self.text):
+            return "azureservicebus"
         found = _HOST.search(self.text)
-        return found["scheme"] if found else "amqp"
+        return "redis" if found and found["scheme"] == "redis" else "amqp"
 
     def with_brokers(self, main: str, spare: str) -> str:
         """Its text, with these URLs in the place of the two names."""
-        return _HOST.sub(lambda found: main if found["host"] == "main" else spare, self.text)
+        text = _HOST.sub(lambda found: main if found["host"] == "main" else spare, self.text)
+        text = _NAMESPACE.sub(lambda found: spare if found["spare"] else main, text)
+        return _CONNECTION_STRING.sub(
+            lambda found: Address.parse(spare if found["spare"] else main).connection_string, text
+        )
 
 
 def blocks(path: Path) -> Iterator[Block]:

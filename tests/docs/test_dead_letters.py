@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -24,18 +25,19 @@ REQUEUE = [
 
 
 @pytest.fixture
-def pairing(primary, secondary):
-    options = {"secondary": secondary.url, "primary_name": "main-broker", "backlog_queue_count": 1}
+def requeue(broker_kind) -> Block:
+    [block] = [block for block in REQUEUE if block.kind == broker_kind]
+    return block
+
+
+@pytest.fixture
+def pairing(primary, secondary, requeue):
+    [name] = re.findall(r'backlog_queue = "([^/]+)/', requeue.text)
+    options = {"secondary": secondary.url, "primary_name": name, "backlog_queue_count": 1}
     pairing = pairing_of(Connection("paired+" + primary.url, transport_options=options))
     pairing.open()
     yield pairing
     pairing.close()
-
-
-@pytest.fixture
-def requeue(broker_kind) -> Block:
-    [block] = [block for block in REQUEUE if block.kind == broker_kind]
-    return block
 
 
 def depth(pairing: Pairing) -> BacklogDepth:
@@ -44,8 +46,7 @@ def depth(pairing: Pairing) -> BacklogDepth:
 
 
 def test_dead_letters_can_be_requeued(pairing, primary, secondary, requeue):
-    with Connection(secondary.url) as connection, connection.Producer() as producer:
-        producer.publish("who wrote this?", routing_key=pairing.backlog_queue_names[0])
+    secondary.put(pairing.backlog_queue_names[0], "who wrote this?")
     syphon = Syphon(pairing)
     syphon.start()
     deadline = time.monotonic() + 15

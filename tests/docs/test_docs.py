@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
 import sys
 from collections import defaultdict
 from dataclasses import MISSING, fields
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,16 @@ from celery.utils.dispatch import Signal
 
 from kombu_paired import errors, message
 from kombu_paired.contrib import celery as contrib
+from kombu_paired.emulator import command, faults
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.failures import FailureKind
 from kombu_paired.namespaces import amqp, redis
 from kombu_paired.namespaces import kombu as other
 from kombu_paired.namespaces.kombu import PROFILES
-from kombu_paired.options import PairedNamespaceOptions
+from kombu_paired.namespaces.servicebus import kinds, transport
+from kombu_paired.namespaces.servicebus.address import Address
+from kombu_paired.namespaces.servicebus.entities import BACKLOG_PROPERTIES
+from kombu_paired.options import PairedNamespaceOptions, default_primary_name
 from tests.conftest import BrokerPool
 from tests.docs.reading import DOCS, FILES, ROOT, Block, all_blocks, anchors, blocks, code, links, section, table
 
@@ -64,7 +70,9 @@ def test_python_runs(block: Block, broker_pool: BrokerPool, tmp_path: Path):
 
 
 def test_some_code_runs():
-    assert {"README.md", "operations.md", "failure-kinds.md"} <= {block.path.name for block in PYTHON if block.runs}
+    assert {"README.md", "operations.md", "failure-kinds.md", "servicebus.md", "emulator.md"} <= {
+        block.path.name for block in PYTHON if block.runs
+    }
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -189,6 +197,7 @@ def test_failure_kinds_agree_with_the_code():
         ("RabbitMQ", {str(number): kind for number, kind in amqp._CODES.items()}),
         ("Redis", redis._WORDS),
         ("SQS", other._AWS_CODES),
+        ("Azure Service Bus", {error.__name__: kind for error, kind in kinds._KINDS}),
     ],
 )
 def test_failure_kinds_of_each_driver(title: str, actual: dict[str, FailureKind]):
@@ -198,6 +207,64 @@ def test_failure_kinds_of_each_driver(title: str, actual: dict[str, FailureKind]
             assert answer not in written, f"{answer} stands there twice"
             written[answer] = FailureKind[code(row["kind"])[0]]
     assert written == dict(actual)
+
+
+# -- Service Bus ------------------------------------------------------------------------------------------------------
+
+
+SERVICEBUS = DOCS / "servicebus.md"
+
+
+def test_the_options_of_the_service_bus_transport_are_those_of_its_docstring():
+    rows = table(section(SERVICEBUS, "Options of the transport"))
+    documented = re.findall(r"^\* ``(\w+)`` - ", transport.__doc__ or "", re.M)
+    assert [name for row in rows for name in code(row["option"])] == documented
+
+
+def test_the_properties_of_backlog_queues_are_those_of_the_code():
+    rows = table(section(SERVICEBUS, "Rights").split("never changed.")[1])
+    written = {name: row["value"] for row in rows for name in code(row["property"])}
+    unlimited = {name for name, value in written.items() if value.startswith("not set")}
+    assert unlimited == {"default_message_time_to_live", "auto_delete_on_idle"}
+    said = {name: _as_written(value) for name, value in BACKLOG_PROPERTIES.items()}
+    assert {name: value for name, value in written.items() if name not in unlimited} == said
+
+
+def _as_written(value: object) -> str:
+    return "1 minute" if value == timedelta(minutes=1) else str(value).lower()
+
+
+def test_the_urls_of_service_bus_are_read():
+    rows = table(section(SERVICEBUS, "Connection strings"))
+    addresses = {row["you have"]: Address.parse(code(row["write"])[0]) for row in rows}
+    assert len(addresses) == 6
+    assert {each.host for each in addresses.values() if not each.is_local} == {"contoso.servicebus.windows.net"}
+    assert [each.place for each in addresses.values() if each.is_local] == ["localhost:5672", "emulator:5672"]
+    assert sum(each.identity is not None for each in addresses.values()) == 2
+
+
+EMULATOR = DOCS / "emulator.md"
+
+
+def test_the_options_of_the_emulator_are_those_of_its_command():
+    rows = table(section(EMULATOR, "Options"))
+    written = {word for row in rows for text in code(row["option"]) for word in text.split() if word.startswith("--")}
+    options = {name for parameter in command.emulator.params for name in parameter.opts if name.startswith("--")}
+    assert written == options
+
+
+def test_the_faults_of_the_emulator_are_those_of_the_code():
+    rows = table(section(EMULATOR, "Faults"))
+    assert {name for row in rows for name in code(row["kind"])} == set(faults.KINDS)
+    operations = re.findall(r"`(\w+)`", section(EMULATOR, "Faults").rpartition("operations: ")[2])
+    assert operations == list(faults.OPERATIONS)
+
+
+def test_the_example_names_the_backlog_queues_as_a_pairing_does():
+    folder = ROOT / "examples" / "servicebus_emulator"
+    [namespace] = json.loads((folder / "secondary.json").read_text())["UserConfig"]["Namespaces"]
+    name = default_primary_name("azureservicebus://RootManageSharedAccessKey:SAS_KEY_VALUE@localhost:5672")
+    assert [each["Name"] for each in namespace["Queues"]] == [f"{name}{message.BACKLOG_MARK}{i}" for i in range(2)]
 
 
 # -- operations -------------------------------------------------------------------------------------------------------
@@ -254,7 +321,7 @@ def test_headers_are_those_of_the_code():
     written = {header for row in rows for header in code(row["header"])}
     names = {name for name, value in vars(message).items() if name.isupper() and isinstance(value, str)}
     actual = {getattr(message, name) for name in names} | set(message.ALIASES.values())
-    assert written - {message.KEPT + "…"} == actual - {message.KEPT}
+    assert written - {message.KEPT + "…"} == actual - {message.KEPT, message.BACKLOG_MARK}
 
 
 def test_no_word_for_a_thing_that_has_another():

@@ -17,11 +17,13 @@ from click.testing import CliRunner, Result
 from kombu import Connection, Queue
 
 from kombu_paired.cli import main
-from kombu_paired.cli.local_brokers import Kind, descendants, process_state
+from kombu_paired.cli.demo import PAIRS
+from kombu_paired.cli.local_brokers import descendants, process_state
 from kombu_paired.transport import pairing_of
 from tests.conftest import require_broker
+from tests.support.brokers import BrokerNode
 from tests.support.ledger import Ledger
-from tests.support.nodes import ROOT, LocalTestBroker
+from tests.support.nodes import ROOT
 from tests.support.shop import shop_environment
 
 COMMAND = [sys.executable, "-m", "kombu_paired.cli"]
@@ -33,7 +35,7 @@ QUEUE = Queue("orders")
 class Operator:
     """Somebody with two URLs in the environment."""
 
-    def __init__(self, primary: LocalTestBroker, secondary: LocalTestBroker) -> None:
+    def __init__(self, primary: BrokerNode, secondary: BrokerNode) -> None:
         self.primary, self.secondary = primary, secondary
         self.environment = {
             "KOMBU_PAIRED_PRIMARY": primary.url,
@@ -74,36 +76,34 @@ class Operator:
 
     def put_into_backlog(self, body: str) -> None:
         """Something that no pairing has put there."""
-        with Connection(self.secondary.url) as connection:
-            connection.Producer().publish(body, routing_key="shop/x-servicebus-transfer/1")
+        self.secondary.put("shop/x-servicebus-transfer/1", body)
 
     def home(self) -> int:
         """How many messages are in the queue on the primary."""
-        with Connection(self.primary.url) as connection:
-            return int(QUEUE(connection.default_channel).queue_declare().message_count)
+        return self.primary.depth(QUEUE.name) or 0
 
 
 @pytest.fixture
-def operator(primary: LocalTestBroker, secondary: LocalTestBroker) -> Operator:
+def operator(primary: BrokerNode, secondary: BrokerNode) -> Operator:
     return Operator(primary, secondary)
 
 
 # -- check --------------------------------------------------------------------------------------------------------
 
 
-def test_check_finds_or_creates_the_backlog_queues_and_says_which(operator: Operator, broker_kind: Kind) -> None:
+def test_check_finds_or_creates_the_backlog_queues_and_says_which(operator: Operator) -> None:
     queues = operator.report("check", 0)["backlog_queues"]
     names = [f"shop/x-servicebus-transfer/{number}" for number in range(3)]
     assert queues["usable"] == queues["wanted"] == 3
-    assert queues["created"] == (names if broker_kind == "amqp" else [])  # Redis needs no creating
+    assert queues["created"] == (names if operator.secondary.misses_queues else [])  # Redis needs no creating
     again = operator.run("check")
     assert again.exit_code == 0
     assert "3 of 3" in again.output
     assert operator.report("check", 0)["backlog_queues"]["found"] == names
 
 
-def test_check_creates_nothing_when_it_may_not(operator: Operator, broker_kind: Kind) -> None:
-    if broker_kind == "redis":
+def test_check_creates_nothing_when_it_may_not(operator: Operator) -> None:
+    if not operator.secondary.misses_queues:
         pytest.skip("on Redis there is nothing to create")
     result = operator.run("check", "--option", "create_backlog_queues=false")
     assert result.exit_code == 1
@@ -122,9 +122,8 @@ def test_check_names_the_side_that_is_down(operator: Operator, side: str) -> Non
 
 
 @pytest.mark.parametrize("side", ["primary", "secondary"])
-def test_check_names_the_side_that_refuses_the_password(operator: Operator, broker_kind: Kind, side: str) -> None:
-    broker = getattr(operator, side).broker
-    broker.set_password("default" if broker_kind == "redis" else "guest", "another")
+def test_check_names_the_side_that_refuses_the_password(operator: Operator, side: str) -> None:
+    getattr(operator, side).set_password("another")
     finding = operator.report("check", 1)
     assert finding[side]["failure"] == "unauthorized"
     assert "password" in " ".join(finding["problems"])
@@ -173,10 +172,10 @@ def test_status_of_two_silent_brokers_takes_no_longer_than_one_time_limit(operat
     assert time.monotonic() - began < OPTIONS["send_timeout"] + 1  # type: ignore[operator]
 
 
-def test_status_changes_nothing(operator: Operator, broker_kind: Kind) -> None:
+def test_status_changes_nothing(operator: Operator) -> None:
     assert operator.report("status", 0) == operator.report("status", 0)
     missing = operator.report("status", 0)["totals"]["missing_queues"]
-    assert missing == (3 if broker_kind == "amqp" else 0)
+    assert missing == (3 if operator.secondary.misses_queues else 0)
 
 
 # -- syphon -------------------------------------------------------------------------------------------------------
@@ -216,7 +215,7 @@ def test_syphon_once_ends_at_once_when_nothing_could_be_moved(operator: Operator
     assert time.monotonic() - began < 5
 
 
-def test_syphon_once_gives_up_on_what_does_not_move(operator: Operator, broker_kind: Kind) -> None:
+def test_syphon_once_gives_up_on_what_does_not_move(operator: Operator) -> None:
     operator.divert(5)
     operator.primary.restart()
     operator.primary.fill()
@@ -280,9 +279,9 @@ def demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pair", ["redis", "amqp"])
-def test_the_demo_loses_nothing_and_leaves_nothing(tmp_path: Path, pair: Kind) -> None:
-    require_broker(pair)
+@pytest.mark.parametrize("pair", list(PAIRS))
+def test_the_demo_loses_nothing_and_leaves_nothing(tmp_path: Path, pair: str) -> None:
+    require_broker(PAIRS[pair].kind)
     process = demo(tmp_path, "--pair", pair, "--messages", "300", "--seconds", "8", "--outage", "3")
     output, story = process.communicate(timeout=180)
     assert process.returncode == 0, story + output
@@ -311,7 +310,6 @@ def test_the_demo_loses_nothing_and_leaves_nothing(tmp_path: Path, pair: Kind) -
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, which: signal.Signals) -> None:
-    require_broker("redis")
     process = demo(tmp_path)
     assert process.stderr is not None
     while "publish" not in (line := process.stderr.readline()):

@@ -10,41 +10,54 @@ import time
 from pathlib import Path
 
 import pytest
-from kombu import Connection, Exchange, Queue
+from azure.servicebus.exceptions import (
+    MessagingEntityDisabledError,
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusQuotaExceededError,
+)
+from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
 from redis.exceptions import OutOfMemoryError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_paired.cli.local_brokers import (
+    BrokerFailed,
     BrokerMissing,
     LocalRabbitMQ,
     LocalRedis,
+    LocalServiceBus,
     _rabbitmq_scripts,
     descendants,
     local_broker,
     process_state,
 )
+from kombu_paired.namespaces.kombu import new_connection
 from tests.conftest import require_broker
 from tests.support.nodes import ROOT, PairedCluster, WorkerFailed
 from tests.support.proxy import Proxy
 
 QUEUE = Queue("orders", Exchange("orders", type="direct"), routing_key="orders", durable=True)
-TIMED_OUT = (TimeoutError, RedisTimeoutError, OperationalError)
+TIMED_OUT = (TimeoutError, RedisTimeoutError, OperationalError, OperationTimeoutError)
+FULL = {"amqp": TimeoutError, "redis": OutOfMemoryError, "azureservicebus": ServiceBusQuotaExceededError}
 
 
-def connect(url, timeout=1.0, **options):
-    if url.startswith("amqp"):
-        options = {"confirm_publish": True, "read_timeout": timeout, "write_timeout": timeout}
-    else:
-        options = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
-        options |= {"max_retries": 0}
-    return Connection(url, connect_timeout=timeout, transport_options=options)
+def connect(url, timeout=1.0):
+    options = {
+        "amqp": {"confirm_publish": True, "read_timeout": timeout, "write_timeout": timeout},
+        "redis": {"socket_timeout": timeout, "socket_connect_timeout": timeout, "max_retries": 0},
+        "azureservicebus": {"send_timeout": timeout},
+    }[url.partition("://")[0]]
+    return new_connection(url, connect_timeout=timeout, transport_options=options)
 
 
 def publish(url, body, timeout=1.0):
     with connect(url, timeout) as connection:
-        producer = connection.Producer()
-        producer.publish(body, exchange=QUEUE.exchange, routing_key="orders", declare=[QUEUE], delivery_mode=2)
+        publish_over(connection, body)
+
+
+def publish_over(connection, body):
+    connection.Producer().publish(body, exchange=QUEUE.exchange, routing_key="orders", declare=[QUEUE], delivery_mode=2)
 
 
 def take_all(url):
@@ -97,7 +110,7 @@ def test_a_full_broker_takes_nothing_until_there_is_room(primary):
 
     primary.fill()
 
-    with pytest.raises(OutOfMemoryError if primary.kind == "redis" else TimeoutError):
+    with pytest.raises(FULL[primary.kind]):
         publish(primary.url, "full")
 
     primary.unfill()
@@ -110,8 +123,7 @@ def test_a_full_broker_takes_nothing_until_there_is_room(primary):
 def test_reset_leaves_an_empty_broker_with_its_first_password(primary):
     publish(primary.url, "before")
     first = primary.url
-    user = "default" if primary.kind == "redis" else "guest"
-    primary.broker.set_password(user, "anders: /@")
+    primary.set_password(primary.odd_password)
     publish(primary.url, "with the new one")
     with pytest.raises(Exception, match=r"(?i)auth|refused"):
         publish(first, "with the old one")
@@ -203,6 +215,20 @@ def test_a_redis_password_given_at_the_start(tmp_path):
             publish(f"redis://127.0.0.1:{broker.port}/0", "x")
 
 
+def test_a_service_bus_queue_can_fail_alone(tmp_path):
+    with LocalServiceBus(tmp_path, password="s3cret/+=") as broker:
+        publish(broker.url, "before")
+        broker.ask("POST", "faults", {"kind": "disabled", "entity": "orders"})
+        with pytest.raises(MessagingEntityDisabledError):
+            publish(broker.url, "meanwhile")
+        broker.unfill()
+        assert take_all(broker.url) == ["before"]
+        with pytest.raises(BrokerFailed, match="no-such-fault"):
+            broker.ask("POST", "faults", {"kind": "no-such-fault"})
+        with pytest.raises(ServiceBusAuthenticationError):
+            publish(broker.url.replace("s3cret", "another"), "x")
+
+
 @pytest.mark.parametrize(("kind", "package"), [("redis", "redis-server"), ("amqp", "rabbitmq-server")])
 def test_a_missing_broker_says_what_to_install(kind, package, monkeypatch, tmp_path):
     _rabbitmq_scripts.cache_clear()
@@ -214,9 +240,8 @@ def test_a_missing_broker_says_what_to_install(kind, package, monkeypatch, tmp_p
 
 
 def test_the_network_can_be_cut_and_healed(primary, secondary):
-    publish(primary.proxied_url, "one")
     with connect(primary.proxied_url) as connection:
-        connection.connect()
+        publish_over(connection, "one")
         assert primary.proxy.connections
 
         primary.cut()
@@ -305,9 +330,9 @@ def test_the_proxy_holds_back_resets_and_is_fast(echo):
 
 def test_a_worker_writes_the_ledger(paired_cluster, worker_factory, shop_factory, ledger):
     assert isinstance(paired_cluster, PairedCluster)
-    url = paired_cluster.primary.url
-    worker = worker_factory(url, setup=False)
-    shop = shop_factory(url)
+    url, conf = paired_cluster.primary.url, paired_cluster.primary.plain_conf
+    worker = worker_factory(url, setup=False, conf=conf)
+    shop = shop_factory(url, conf=conf)
 
     for n in range(50):
         shop.record.delay(n)
@@ -326,8 +351,8 @@ def test_a_worker_writes_the_ledger(paired_cluster, worker_factory, shop_factory
 
 
 def test_a_worker_can_be_frozen_and_killed(primary, worker_factory, shop_factory, ledger):
-    worker = worker_factory(primary.url, setup=False, conf={"task_acks_late": True})
-    shop = shop_factory(primary.url)
+    worker = worker_factory(primary.url, setup=False, conf={"task_acks_late": True, **primary.plain_conf})
+    shop = shop_factory(primary.url, conf=primary.plain_conf)
     family = worker.processes()
     worker.freeze()
     assert worker.container.status == "paused"

@@ -7,152 +7,24 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from celery import Celery
 from kombu.exceptions import OperationalError
 
-from kombu_paired import events
-from kombu_paired.cli.local_brokers import LocalRabbitMQ, LocalRedis, spawn, stop_tree
+from kombu_paired.cli.local_brokers import spawn, stop_tree
 from kombu_paired.errors import BacklogUnavailable, NamespaceUnauthorized
-from kombu_paired.events import Event, EventKind
-from kombu_paired.transport import pairing_of
-from tests.support.nodes import ROOT, LocalTestBroker
+from kombu_paired.events import EventKind
+from tests.integration.conftest import SEND_TIMEOUT
+from tests.support.brokers import BrokerNode
+from tests.support.nodes import ROOT
 from tests.support.shop import shop_environment
-
-SEND_TIMEOUT = 2.0
-#: What a worker held when Redis died comes back after this many seconds, and not after Kombu's hour.
-REDIS_GIVES_BACK = {"visibility_timeout": 5, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
-
-_names = itertools.count(1)
-
-
-@pytest.fixture
-def options(secondary: LocalTestBroker, broker_kind: str) -> dict[str, Any]:
-    """Quick settings, and a primary name of its own: no two tests share a pairing or a backlog."""
-    primary_options = REDIS_GIVES_BACK if broker_kind == "redis" else {}
-    return {
-        "secondary": secondary.url,
-        "primary_name": f"{broker_kind}-shop-{next(_names)}",
-        "primary_options": primary_options,
-        "backlog_queue_count": 4,
-        "send_timeout": SEND_TIMEOUT,
-        "failover_interval": 1,
-        "ping_interval": 1,
-        "syphon_poll": 5,
-    }
-
-
-@pytest.fixture
-def paired_shop(
-    shop_factory: Callable[..., Celery], primary: LocalTestBroker, options: dict[str, Any]
-) -> Iterator[Callable[..., Celery]]:
-    """A producer in this process: ``paired_shop(primary.proxied_url)``; its pairing ends with the test."""
-    shops: list[Celery] = []
-
-    def make(url: str | None = None, conf: dict[str, Any] | None = None) -> Celery:
-        shops.append(shop_factory(f"paired+{url or primary.url}", options, conf=conf))
-        return shops[-1]
-
-    yield make
-    for shop in shops:
-        with shop.connection_for_write() as connection:
-            pairing_of(connection).close()
-
-
-@pytest.fixture
-def paired_worker(worker_factory: Any, primary: LocalTestBroker, options: dict[str, Any]) -> Callable[..., Any]:
-    """A worker that syphons: ``paired_worker(setup=False)`` is one that does not."""
-
-    def start(**arguments: Any) -> Any:
-        return worker_factory(f"paired+{primary.url}", options, **arguments)
-
-    return start
-
-
-@dataclass
-class Traffic:
-    """What publishing looked like to the application."""
-
-    errors: list[Exception] = field(default_factory=list)
-    longest: float = 0.0
-
-    def publish(self, send: Callable[[int], Any], numbers: Iterable[int], pace: float = 0.0) -> None:
-        for number in numbers:
-            started = time.monotonic()
-            try:
-                send(number)
-            except Exception as exc:
-                self.errors.append(exc)
-            self.longest = max(self.longest, time.monotonic() - started)
-            time.sleep(pace)
-
-
-@contextmanager
-def heard(*kinds: EventKind) -> Iterator[list[Event]]:
-    """The events of these kinds, of all pairings in this process."""
-    found: list[Event] = []
-    listener = found.append
-    events.everywhere.listen(listener, kinds)
-    try:
-        yield found
-    finally:
-        events.everywhere.silence(listener)
-
-
-_DEPTHS_OF_RABBITMQ = (
-    "[{element(4, amqqueue:get_name(Q)), proplists:get_value(messages, rabbit_amqqueue:info(Q, [messages]))}"
-    ' || Q <- rabbit_amqqueue:list(<<"/">>)]'
-)
-
-
-def depths(node: LocalTestBroker) -> dict[str, int]:
-    """How many messages are in each queue, those that somebody holds included, as the broker itself says."""
-    broker = node.broker
-    if isinstance(broker, LocalRabbitMQ):
-        answer = broker.erl(_DEPTHS_OF_RABBITMQ)
-        return {name: int(size) for name, size in re.findall(r'{<<"([^"]*)">>,(\d+)}', answer)}
-    assert isinstance(broker, LocalRedis)
-    sizes = {"list": "LLEN", "hash": "HLEN"}
-    found: dict[str, int] = {}
-    for key in broker.command("KEYS", "*"):
-        size = sizes.get(broker.command("TYPE", key))
-        if size is not None:
-            name = key.split("\x06")[0].removesuffix("/$Locked")
-            found[name] = found.get(name, 0) + broker.command(size, key)
-    return found
-
-
-def backlog(node: LocalTestBroker) -> int:
-    """How many messages wait in all backlog queues of a secondary; dead letters are not among them."""
-    return sum(size for name, size in depths(node).items() if re.search(r"/x-servicebus-transfer/\d+$", name))
-
-
-def dead_letters(node: LocalTestBroker) -> int:
-    return sum(size for name, size in depths(node).items() if name.endswith("/$DeadLetterQueue"))
-
-
-def wait_for(condition: Callable[[], Any], timeout: float, failure: str | Callable[[], str]) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(failure if isinstance(failure, str) else failure())
-        time.sleep(0.02)
-
-
-def assert_backlog_empties(node: LocalTestBroker, timeout: float = 10.0) -> None:
-    wait_for(lambda: backlog(node) == 0, timeout, lambda: f"the backlog does not empty: {depths(node)}")
-
+from tests.support.traffic import Traffic, assert_backlog_empties, heard, wait_for
 
 # -- rows 1 to 4, and 6: nobody notices, nothing is lost -----------------------------------------------------------
 
@@ -168,7 +40,7 @@ def test_all_run_that_waited_in_a_killed_primary_or_were_published_after(
     primary.kill()
     waiting = 300 - len(ledger.counts())
     traffic.publish(shop.record.delay, range(300, 700))
-    assert backlog(secondary) == 400  # the worker's syphon has nowhere to move them
+    assert secondary.backlog() == 400  # the worker's syphon has nowhere to move them
     primary.restart()
 
     ledger.wait_for(700, timeout=60)
@@ -273,7 +145,7 @@ def test_a_process_that_starts_while_the_primary_is_down_publishes(primary, seco
     )
 
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert backlog(secondary) == 200
+    assert secondary.backlog() == 200
     worker = paired_worker(wait=False)  # so does a worker
     primary.restart()
     worker.ready()
@@ -285,15 +157,14 @@ def test_a_process_that_starts_while_the_primary_is_down_publishes(primary, seco
 
 
 def test_a_wrong_password_on_the_primary_is_raised_at_once_and_nothing_is_diverted(primary, secondary, paired_shop):
-    user = "default" if primary.kind == "redis" else "guest"
-    primary.broker.set_password(user, "the-right-one")
+    primary.set_password("the-right-one")
     shop, traffic = paired_shop(primary.url.replace("the-right-one", "s3cret-but-wrong")), Traffic()
 
     traffic.publish(shop.record.delay, range(3))
 
     assert [type(error) for error in traffic.errors] == [NamespaceUnauthorized] * 3
     assert traffic.longest < 1.5
-    assert backlog(secondary) == 0
+    assert secondary.backlog() == 0
     for error in traffic.errors:
         assert isinstance(error, OperationalError)
         assert f"primary namespace {primary.kind}://" in str(error)
@@ -304,7 +175,7 @@ def test_a_wrong_password_on_the_primary_is_raised_at_once_and_nothing_is_divert
 # -- row 7: both are down ---------------------------------------------------------------------------------------------
 
 
-def take_away(node: LocalTestBroker, how: str) -> None:
+def take_away(node: BrokerNode, how: str) -> None:
     {"killed": node.kill, "frozen": node.freeze}[how]()
 
 
@@ -360,7 +231,7 @@ def test_a_retry_finds_the_secondary_that_came_back(primary, secondary, paired_s
     shop.record.delay(1)
 
     timer.join()
-    assert backlog(secondary) == 1
+    assert secondary.backlog() == 1
 
 
 # -- row 12: when due, and not when expired ----------------------------------------------------------------------------
@@ -397,7 +268,7 @@ def test_countdown_and_expires_through_an_outage(primary, secondary, paired_shop
         assert ran_at >= due.get(n, 0) - 0.01
         if n == 3:
             assert ran_at < max(due[3], at_home) + 2
-    assert dead_letters(secondary) == 3  # Celery's expires is a time to live as well
+    assert secondary.dead_letters() == 3  # Celery's expires is a time to live as well
 
 
 def test_beat_goes_on_through_an_outage(primary, secondary, options, paired_worker, ledger, tmp_path):

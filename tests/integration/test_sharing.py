@@ -19,37 +19,25 @@ from collections import Counter
 
 import kombu
 import pytest
-import redis
 from kombu import Connection, Exchange, Queue
 from kombu.pools import connections, producers
 
 from kombu_paired.circuit import CircuitState
-from kombu_paired.cli.local_brokers import LocalRabbitMQ, spawn, stop_tree
+from kombu_paired.cli.local_brokers import spawn, stop_tree
 from kombu_paired.declarations import Entity
 from kombu_paired.errors import BacklogUnavailable, PairingClosed, PrimaryUnavailable
 from kombu_paired.syphon import Syphon
 from kombu_paired.transport import pairing_of
+from tests.integration.conftest import SEND_TIMEOUT
+from tests.support.brokers import NODES
 from tests.support.nodes import ROOT
 from tests.support.shop import shop_environment
 
-SEND_TIMEOUT = 2.0
-
-_names = itertools.count(1)
-
 
 @pytest.fixture
-def options(secondary, broker_kind):
-    """Quick settings, and a primary name of its own."""
-    return {
-        "secondary": secondary.url,
-        "primary_name": f"{broker_kind}-sharing-{next(_names)}",
-        "primary_options": {"visibility_timeout": 5} if broker_kind == "redis" else {},
-        "backlog_queue_count": 3,
-        "send_timeout": SEND_TIMEOUT,
-        "failover_interval": 0,
-        "ping_interval": 1,
-        "syphon_poll": 2,
-    }
+def options(options):
+    """One failure fails over."""
+    return {**options, "backlog_queue_count": 3, "failover_interval": 0, "syphon_poll": 2}
 
 
 @pytest.fixture
@@ -87,37 +75,13 @@ def syphon():
 # -- looking past the transport ---------------------------------------------------------------------------------
 
 
-def depth(broker, queue):
-    """How many messages are in a queue, those that somebody holds included; None if there is no such queue."""
-    if broker.kind == "redis":
-        with redis.Redis.from_url(broker.url) as client:
-            names = [queue, *(f"{queue}\x06\x16{step}" for step in (3, 6, 9))]
-            waiting = sum(client.llen(name) for name in names if client.type(name) == b"list")
-            return waiting + client.hlen(queue + "/$Locked")
-    found = broker.broker.erl(
-        '[N || Q <- rabbit_amqqueue:list(<<"/">>), element(4, element(2, Q)) =:= '
-        f'<<"{queue}">>, {{messages, N}} <- rabbit_amqqueue:info(Q, [messages])] ++ [none]'
-    )
-    return None if found == "[none]" else int(found.strip("[]").split(",")[0])
-
-
-def take_all(broker, *queues):
-    """Drain queues with plain Kombu; the bodies."""
-    bodies = []
-    with Connection(broker.url) as connection, connection.channel() as channel:
-        for queue in queues:
-            while (message := Queue(queue)(channel).get(no_ack=True)) is not None:
-                bodies.append(message.payload)
-    return bodies
-
-
 def backlog_names(options):
     return [f"{options['primary_name']}/x-servicebus-transfer/{i}" for i in range(options["backlog_queue_count"])]
 
 
 def backlog(secondary, options):
     """Messages in each backlog queue."""
-    return [depth(secondary, name) or 0 for name in backlog_names(options)]
+    return [secondary.depth(name) or 0 for name in backlog_names(options)]
 
 
 def wait_until(condition, timeout=20.0, what="it"):
@@ -142,40 +106,6 @@ def took(call):
 
 
 # -- acceptance 9: one backlog queue fails ------------------------------------------------------------------------
-
-
-def spoil(secondary, name):
-    """Let every message to this queue fail. The function makes it whole, and returns what was in it."""
-    if secondary.kind == "redis":
-        # In one transaction each: what a sender pushes in between would be overwritten.
-        with redis.Redis.from_url(secondary.url) as client:
-            has_messages = client.exists(name)
-            with client.pipeline(transaction=True) as pipe:
-                if has_messages:
-                    pipe.rename(name, name + ".kept")
-                pipe.set(name, "not a list")
-                pipe.execute()
-
-        def mend():
-            with redis.Redis.from_url(secondary.url) as client, client.pipeline(transaction=True) as pipe:
-                pipe.delete(name)
-                if has_messages:
-                    pipe.rename(name + ".kept", name)
-                pipe.execute()
-    else:
-        broker = secondary.broker
-        assert isinstance(broker, LocalRabbitMQ)
-        # Full a little above what is in it: a limit below would have RabbitMQ drop what is there.
-        limit = (depth(secondary, name) or 0) + 200
-        broker.erl(
-            f'rabbit_policy:set(<<"/">>, <<"spoilt">>, <<"^{name}$">>, [{{<<"max-length">>, {limit}}}, '
-            '{<<"overflow">>, <<"reject-publish">>}], 0, <<"queues">>, <<"test">>)'
-        )
-
-        def mend():
-            broker.erl('rabbit_policy:delete(<<"/">>, <<"spoilt">>, <<"test">>)')
-
-    return mend
 
 
 def test_a_failing_backlog_queue_is_pulled_for_all_and_comes_back(connect, primary, secondary, options, broker_kind):
@@ -205,7 +135,7 @@ def test_a_failing_backlog_queue_is_pulled_for_all_and_comes_back(connect, prima
         wait_until(lambda: sum(1 for each in backlog(secondary, options) if each) >= 2, what="two queues in use")
         in_use = [name for name, each in zip(backlog_names(options), backlog(secondary, options), strict=True) if each]
         victim = in_use[0]
-        mend = spoil(secondary, victim)
+        mend = secondary.spoil(victim)
         wait_until(lambda: victim in pairing.rotation.pulled(), what="the queue is pulled")
 
         before = sum(backlog(secondary, options))
@@ -214,12 +144,12 @@ def test_a_failing_backlog_queue_is_pulled_for_all_and_comes_back(connect, prima
         # Back in the rotation after its interval. Senders stay with the queues they have, so take those away.
         others = [name for name in backlog_names(options) if name != victim]
         wait_until(lambda: victim not in pairing.rotation.pulled(), timeout=10, what="it is on trial again")
-        start = depth(secondary, victim)
+        start = secondary.depth(victim)
 
         def is_used_again():
             for name in others:  # again and again: a send that was under way puts its queue back
                 pairing.rotation.pull(name)
-            return depth(secondary, victim) > start
+            return secondary.depth(victim) > start
 
         wait_until(is_used_again, what="it is used again")
     finally:
@@ -228,16 +158,16 @@ def test_a_failing_backlog_queue_is_pulled_for_all_and_comes_back(connect, prima
             thread.join(20)
     assert errors == []
     primary.broker.restart()
-    stored = take_all(secondary, *backlog_names(options))
+    stored = secondary.take_all(*backlog_names(options))
     assert sorted(stored) == sorted(published)
-    assert take_all(primary, "orders") == [0]
+    assert primary.take_all("orders") == [0]
 
 
 def test_a_deleted_backlog_queue_is_pulled_and_nothing_falls_into_the_hole(connect, primary, secondary, options):
-    if primary.kind == "redis":
+    if not secondary.misses_queues:
         pytest.skip("a Redis list exists as soon as something is put into it")
     names = backlog_names(options)
-    with Connection(secondary.url) as plain, plain.channel() as channel:
+    with secondary.plain() as channel:
         for name in names:
             channel.queue_declare(name, durable=True, auto_delete=False)
     connection = connect(create_backlog_queues=False, backlog_retry_interval=60)
@@ -245,30 +175,24 @@ def test_a_deleted_backlog_queue_is_pulled_and_nothing_falls_into_the_hole(conne
     publish(connection, 0)
     primary.kill()
     publish(connection, 1)
-    [used] = [name for name in names if depth(secondary, name)]
-    with Connection(secondary.url) as plain, plain.channel() as channel:
+    [used] = [name for name in names if secondary.depth(name)]
+    with secondary.plain() as channel:
         channel.queue_delete(used)
 
     for n in range(2, 30):
         publish(connection, n)
 
     assert pairing.rotation.pulled() == [used]
-    assert depth(secondary, used) is None
+    assert secondary.depth(used) is None
     left = [name for name in names if name != used]
-    assert sorted(take_all(secondary, *left)) == list(range(2, 30))
+    assert sorted(secondary.take_all(*left)) == list(range(2, 30))
 
 
 def test_when_every_backlog_queue_fails_the_caller_knows_in_time(connect, primary, secondary, options):
     connection = connect(backlog_retry_interval=1.0)
     publish(connection, 0)
     primary.kill()
-    if primary.kind == "redis":
-        mends = [spoil(secondary, name) for name in backlog_names(options)]
-    else:
-        broker = secondary.broker
-        definition = json.dumps({"max-length": 0, "overflow": "reject-publish"})
-        broker.ctl("set_policy", "spoilt", "x-servicebus-transfer", definition)
-        mends = [lambda: broker.ctl("clear_policy", "spoilt")]
+    mends = [secondary.spoil(name) for name in backlog_names(options)]
 
     started = time.monotonic()
     with pytest.raises(BacklogUnavailable, match="neither namespace took the message") as caught:
@@ -279,7 +203,7 @@ def test_when_every_backlog_queue_fails_the_caller_knows_in_time(connect, primar
         mend()
     wait_until(lambda: _publishes(connection, 2), timeout=10, what="a backlog queue takes messages again")
 
-    assert take_all(secondary, *backlog_names(options)) == [2]
+    assert secondary.take_all(*backlog_names(options)) == [2]
 
 
 def _publishes(connection, n):
@@ -367,7 +291,7 @@ def test_a_producer_that_forks(
 ):
     """Parent and child publish on through an outage, each on connections of its own."""
     process, log = run_program(tmp_path, FORKING, environment, how)
-    wait_until(lambda: (depth(primary, "celery") or 0) > 60, what="both publish")
+    wait_until(lambda: (primary.depth("celery") or 0) > 60, what="both publish")
     primary.kill()
     wait_until(lambda: sum(backlog(secondary, options)) > 100, what="both divert")
     primary.broker.restart()
@@ -406,7 +330,7 @@ def test_prefork_tasks_that_publish_tasks_through_an_outage(
     shop = shop_factory(url, options)
     for first in (0, 1000, 2000):
         shop.send_task("shop.burst", (first, 200))
-    wait_until(lambda: (depth(primary, "records") or 0) > 60, what="the tasks publish")
+    wait_until(lambda: (primary.depth("records") or 0) > 60, what="the tasks publish")
     primary.kill()
     wait_until(lambda: sum(backlog(secondary, options)) > 60, what="the tasks divert")
     primary.broker.restart()
@@ -449,7 +373,7 @@ def test_eight_threads_publish_through_a_kill_and_restart(
     threads = [threading.Thread(target=produce, args=(1000 * i,)) for i in range(8)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: (depth(primary, "celery") or 0) > 300, what="they publish")
+    wait_until(lambda: (primary.depth("celery") or 0) > 300, what="they publish")
     primary.kill()
     wait_until(lambda: sum(backlog(secondary, options)) > 100, what="they divert")
     primary.broker.restart()
@@ -585,7 +509,7 @@ def test_fifty_queues_on_a_frozen_primary_cost_one_timeout(connect, primary, sec
     connection = connect(failover_interval=10)
     for n in range(50):
         publish(connection, n, f"q{n}")
-    assert [depth(primary, f"q{n}") for n in range(50)] == [1] * 50
+    assert [primary.depth(f"q{n}") for n in range(50)] == [1] * 50
     primary.freeze()
 
     started = time.monotonic()
@@ -594,7 +518,7 @@ def test_fifty_queues_on_a_frozen_primary_cost_one_timeout(connect, primary, sec
     seconds = time.monotonic() - started
 
     assert sum(backlog(secondary, options)) == 50
-    assert sorted(take_all(secondary, *backlog_names(options))) == list(range(100, 150))
+    assert sorted(secondary.take_all(*backlog_names(options))) == list(range(100, 150))
     assert seconds <= 2 * SEND_TIMEOUT
 
 
@@ -620,38 +544,23 @@ def test_what_cannot_be_delivered_is_a_dead_letter_and_its_neighbours_are_delive
         "MalformedBody": {**good, **times, "x-paired-body-encoding": "zlib"},
         "TTLExpiredException": {**good, **times, "x-ms-timetolive": "1000"},
     }
-    with Connection(secondary.url) as plain, plain.channel() as channel:
-        producer = kombu.Producer(channel)
-        for headers in bad.values():
-            producer.publish("x", routing_key=name, headers=headers)
+    for headers in bad.values():
+        secondary.put(name, "x", headers)
     expected = Counter(list(bad))
-    if secondary.kind == "redis":
-        with redis.Redis.from_url(secondary.url) as client:
-            for garbage in (b"\xff\x00 garbage", b"[1, 2]", b"{}", b'{"body": 1}'):
-                client.lpush(name, garbage)
-                expected["NoPath"] += 1
+    expected["NoPath"] += secondary.put_garbage(name)
     publish(connection, 2)
 
     primary.broker.restart()
     syphon(pairing)
 
     dead = name + "/$DeadLetterQueue"
-    wait_until(lambda: (depth(secondary, dead) or 0) >= sum(expected.values()), what="dead letters")
-    wait_until(lambda: depth(secondary, name) == 0, what="an empty backlog")
+    wait_until(lambda: (secondary.depth(dead) or 0) >= sum(expected.values()), what="dead letters")
+    wait_until(lambda: secondary.depth(name) == 0, what="an empty backlog")
     [found] = pairing.secondary.backlog_depths([name], 5)
     assert (found.messages, found.dead_letters) == (0, sum(expected.values()))
     assert found.dead_letter_reason in expected
-    assert _reasons(secondary, dead) == expected
-    assert sorted(take_all(primary, "orders")) == [0, 1, 2]
-
-
-def _reasons(secondary, dead):
-    reasons = Counter()
-    with Connection(secondary.url) as plain, plain.channel() as channel:
-        while (message := Queue(dead)(channel).get(no_ack=True)) is not None:
-            reasons[message.headers["DeadLetterReason"]] += 1
-            assert message.headers["DeadLetterErrorDescription"]
-    return reasons
+    assert secondary.take_dead_letters(name) == expected
+    assert sorted(primary.take_all("orders")) == [0, 1, 2]
 
 
 # -- Kombu's interface --------------------------------------------------------------------------------------------
@@ -666,11 +575,11 @@ def test_clones_and_pickles_share_the_pairing(connect, primary, secondary, optio
     assert pairing_of(pickled) is pairing
     publish(clone, 1)
     publish(pickled, 2)
-    assert sorted(take_all(primary, "orders")) == [1, 2]
+    assert sorted(primary.take_all("orders")) == [1, 2]
     primary.kill()
     publish(clone, 3)
     publish(pickled, 4)
-    assert sorted(take_all(secondary, *backlog_names(options))) == [3, 4]
+    assert sorted(secondary.take_all(*backlog_names(options))) == [3, 4]
     clone.release()
     pickled.release()
 
@@ -685,21 +594,22 @@ def test_pools(connect, primary, secondary, options):
     for n in range(5):
         with producers[connection].acquire(block=True) as producer:
             producer.publish(n, routing_key="orders", declare=[Queue("orders")])
-    assert sorted(take_all(primary, "orders")) == list(range(5))
+    assert sorted(primary.take_all("orders")) == list(range(5))
     primary.kill()
     with connections[connection].acquire(block=True) as pooled:
         publish(pooled, 5)
     for n in range(6, 10):
         with producers[connection].acquire(block=True) as producer:
             producer.publish(n, routing_key="orders", declare=[Queue("orders")])
-    assert sorted(take_all(secondary, *backlog_names(options))) == list(range(5, 10))
+    assert sorted(secondary.take_all(*backlog_names(options))) == list(range(5, 10))
 
 
 def test_passwords_are_not_shown(broker_kind):
     secret, other = "s3cret-1", "s3cret-2"
+    url_to = NODES[broker_kind].url_to
     connection = Connection(
-        f"paired+{broker_kind}://shop:{secret}@main.example:7777/1",
-        transport_options={"secondary": f"{broker_kind}://shop:{other}@spare.example:7777/1"},
+        f"paired+{url_to('main.example', secret)}",
+        transport_options={"secondary": url_to("spare.example", other)},
     )
     pairing = pairing_of(connection)
     shown = [connection.as_uri(), repr(connection), str(connection), repr(pairing), repr(pairing.options)]
@@ -734,7 +644,7 @@ def test_an_application_that_imports_only_celery(way, primary, secondary, option
     if way == "broker_transport":
         environment |= {"URL": primary.url, "TRANSPORT": "kombu_paired.transport:Transport"}
     finish(*run_program(tmp_path, WITHOUT_IMPORT, environment, "1"))
-    assert depth(primary, "celery") == 1
+    assert primary.depth("celery") == 1
     primary.kill()
     finish(*run_program(tmp_path, WITHOUT_IMPORT, environment, "2"))
     assert sum(backlog(secondary, options)) == 1
@@ -753,7 +663,7 @@ def test_publish_batches_through_an_outage(connect, primary, secondary, options,
                 producer.publish(n, routing_key="orders")
 
     batch(range(250))
-    assert depth(primary, "orders") == 250
+    assert primary.depth("orders") == 250
     primary.kill()
     batch(range(250, 500))
     assert sum(backlog(secondary, options)) == 250
@@ -761,8 +671,8 @@ def test_publish_batches_through_an_outage(connect, primary, secondary, options,
     primary.broker.restart()
     syphon(pairing_of(connection))
     wait_until(lambda: sum(backlog(secondary, options)) == 0, what="an empty backlog")
-    wait_until(lambda: depth(primary, "orders") == 600, what="all at home")
-    assert sorted(take_all(primary, "orders")) == list(range(600))
+    wait_until(lambda: primary.depth("orders") == 600, what="all at home")
+    assert sorted(primary.take_all("orders")) == list(range(600))
 
 
 def test_a_mandatory_message_that_nobody_gets_is_returned(connect, primary, secondary, options):
@@ -779,7 +689,7 @@ def test_a_mandatory_message_that_nobody_gets_is_returned(connect, primary, seco
     assert sum(backlog(secondary, options)) == 0
     assert pairing_of(connection).circuits.states() == {}
     publish(connection, 1)
-    assert depth(primary, "orders") == 1
+    assert primary.depth("orders") == 1
 
 
 def test_a_transient_message_raises_and_is_not_diverted(connect, primary, secondary, options):
@@ -795,7 +705,7 @@ def test_a_transient_message_raises_and_is_not_diverted(connect, primary, second
         publish(connection, 3, delivery_mode=1)
 
     assert time.monotonic() - started < 0.5
-    assert take_all(secondary, *backlog_names(options)) == [2]
+    assert secondary.take_all(*backlog_names(options)) == [2]
 
 
 def test_without_divert_while_suspect_the_caller_sees_the_outage_until_the_failover(
@@ -838,19 +748,19 @@ def test_messages_to_an_exchange_come_home_to_a_primary_that_lost_it(
     readers = [queue.name for queue in queues]
     if primary.kind == "redis" and kind == "fanout":
         pytest.skip("fanout on Redis is publish/subscribe: nothing is stored")
-    assert [depth(primary, name) for name in readers] == [1, 1]
+    assert [primary.depth(name) for name in readers] == [1, 1]
     primary.kill()
     tell(1)
     tell(2)
     assert sum(backlog(secondary, options)) == 2
     primary.broker.restart()
     primary.broker.reset()  # it forgets queues, exchange and bindings
-    assert not depth(primary, readers[0])
+    assert not primary.depth(readers[0])
 
     syphon(pairing_of(connection))
 
-    wait_until(lambda: [depth(primary, name) for name in readers] == [2, 2], what="both readers have both")
-    assert sorted(take_all(primary, *readers)) == [1, 1, 2, 2]
+    wait_until(lambda: [primary.depth(name) for name in readers] == [2, 2], what="both readers have both")
+    assert sorted(primary.take_all(*readers)) == [1, 1, 2, 2]
     wait_until(lambda: sum(backlog(secondary, options)) == 0, what="an empty backlog")
 
 
@@ -862,14 +772,14 @@ def test_mark_healthy_sends_to_the_primary_again(connect, primary, secondary, op
     assert pairing.circuits.state(orders) is CircuitState.FAILED_OVER
     primary.broker.restart()
     publish(connection, 2)
-    assert not depth(primary, "orders")
+    assert not primary.depth("orders")
 
     pairing.mark_healthy(orders)
 
     wait_until(lambda: not pairing._primary_reach.fresh_failure(), what="the failure is stale")
     publish(connection, 3)
-    assert take_all(primary, "orders") == [3]
-    assert sorted(take_all(secondary, *backlog_names(options))) == [1, 2]
+    assert primary.take_all("orders") == [3]
+    assert sorted(secondary.take_all(*backlog_names(options))) == [1, 2]
 
 
 @pytest.mark.parametrize("frozen", ["primary", "both"])

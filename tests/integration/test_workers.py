@@ -1,6 +1,5 @@
 """What a worker lives through: its syphon, its consumer, its log and its end, on real brokers."""
 
-# ruff: noqa: F811
 from __future__ import annotations
 
 import os
@@ -9,23 +8,23 @@ import time
 
 import pytest
 
-from tests.integration.test_outages import (  # noqa: F401
-    Traffic,
-    assert_backlog_empties,
-    backlog,
-    depths,
-    options,
-    paired_shop,
-    paired_worker,
-    wait_for,
-)
+from kombu_paired.message import BACKLOG_MARK
 from tests.support.nodes import ROOT
+from tests.support.traffic import Traffic, assert_backlog_empties, wait_for
 
 RECORD = r"^\[\d{4}-"  # the first line of a log record
 OUTAGE = 10.0
 
 
-def test_a_worker_killed_in_mid_syphon_loses_nothing(primary, secondary, paired_shop, paired_worker, ledger, tmp_path):
+def test_a_worker_killed_in_mid_syphon_loses_nothing(
+    primary, secondary, options, paired_shop, paired_worker, ledger, tmp_path
+):
+    backlog_queues = [f"{options['primary_name']}{BACKLOG_MARK}{i}" for i in range(options["backlog_queue_count"])]
+    (tmp_path / "short_locks.py").write_text(secondary.shorten_locks(backlog_queues))
+    arguments = {
+        "conf": {"imports": ["short_locks"]},
+        "env": {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
+    }
     shop, traffic = paired_shop(), Traffic()
     primary.kill()
     shares = [range(start, start + 1000) for start in range(0, 6000, 1000)]
@@ -34,19 +33,14 @@ def test_a_worker_killed_in_mid_syphon_loses_nothing(primary, secondary, paired_
         producer.start()
     for producer in producers:
         producer.join()
-    assert (traffic.errors, backlog(secondary)) == ([], 6000)
+    assert (traffic.errors, secondary.backlog()) == ([], 6000)
     primary.restart()
 
-    # It syphons, and consumes something else; what it holds on Redis is free again after seconds, not a minute.
-    (tmp_path / "short_locks.py").write_text("from kombu_paired.namespaces import redis\nredis.LOCK_SECONDS = 3\n")
-    arguments = {
-        "conf": {"imports": ["short_locks"]},
-        "env": {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
-    }
+    # It syphons, and consumes something else.
     victim = paired_worker(queue="other", wait=False, **arguments)
-    wait_for(lambda: depths(primary).get("celery", 0) > 100, 30, victim.logs)
+    wait_for(lambda: primary.depths().get("celery", 0) > 100, 30, victim.logs)
     victim.freeze()
-    moved, left = depths(primary)["celery"], backlog(secondary)
+    moved, left = primary.depths()["celery"], secondary.backlog()
     victim.container.kill()  # the node itself kills nothing that is frozen
     assert not victim.alive()
     assert moved > 100
@@ -123,7 +117,7 @@ def test_remote_control_works_after_an_outage_and_shows_no_password(
     primary, secondary, options, paired_shop, paired_worker, ledger
 ):
     for node in (primary, secondary):
-        node.broker.set_password("default" if node.kind == "redis" else "guest", f"s3cret-{node.port}")
+        node.set_password(f"s3cret-{node.port}")
     options["secondary"] = secondary.url
     worker = paired_worker()
     shop = paired_shop()

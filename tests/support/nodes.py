@@ -27,6 +27,7 @@ from pytest_celery import (
 )
 
 from kombu_paired.cli.local_brokers import (
+    HOST,
     LocalBroker,
     LocalRabbitMQ,
     descendants,
@@ -34,6 +35,7 @@ from kombu_paired.cli.local_brokers import (
     spawn,
     stop_tree,
 )
+from kombu_paired.namespaces.kombu import new_connection
 from tests.support.proxy import Proxy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,7 +93,7 @@ class BrokerContainer(LocalContainer):
 
     @property
     def client(self) -> Connection:
-        return Connection(self.broker.url)
+        return new_connection(self.broker.url)
 
     @property
     def celeryconfig(self) -> dict[str, Any]:
@@ -101,7 +103,7 @@ class BrokerContainer(LocalContainer):
             "host_url": url,
             "hostname": "127.0.0.1",
             "port": self.broker.port,
-            "vhost": "/" if self.broker.kind == "amqp" else "0",
+            "vhost": {"amqp": "/", "redis": "0"}.get(self.broker.kind, ""),
         }
 
     def ready(self) -> bool:
@@ -175,7 +177,7 @@ class LocalTestBroker(_Killable, CeleryTestBroker):
     @property
     def proxied_url(self) -> str:
         """Through the proxy, which ``cut``, ``blackhole`` and ``heal`` work on."""
-        return self.url.replace(f":{self.port}/", f":{self.proxy.port}/")
+        return self.url.replace(f"{HOST}:{self.port}", f"{HOST}:{self.proxy.port}")
 
     def freeze(self) -> None:
         self.broker.freeze()

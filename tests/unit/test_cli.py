@@ -281,10 +281,23 @@ def test_a_bar_fits_and_shows_whatever_is_above_zero(value, largest, width):
 
 def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr(demo, "find_spec", lambda name: None if name == "rich" else object())
-    result = run("demo")
+    result = run("demo", "--pair", "redis")
     assert result.exit_code == 1
     assert "needs rich" in result.output
     assert "kombu-paired[demo]" in result.output
+
+
+def test_without_the_sdk_the_demo_names_two_extras(monkeypatch):
+    def find_spec(name):
+        if name == "azure.servicebus":
+            raise ModuleNotFoundError("No module named 'azure'")
+        return object()
+
+    monkeypatch.setattr(demo, "find_spec", find_spec)
+    result = run("demo")
+    assert result.exit_code == 1
+    assert "needs azure.servicebus" in result.output
+    assert "kombu-paired[servicebus,demo]" in result.output
 
 
 @pytest.mark.parametrize("pair", ["redis", "amqp"])

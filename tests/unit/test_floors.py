@@ -17,7 +17,7 @@ HOUSE = Path(kombu_paired.__file__).parent
 
 #: From the ground up. A room is a module, or a package with all that is in it.
 FLOORS = [
-    {"options", "errors", "message", "failures", "circuit", "rotation", "declarations", "registration"},
+    {"options", "errors", "message", "failures", "circuit", "rotation", "declarations", "registration", "stopping"},
     {"events"},
     {"namespaces", "journal"},
     {"pairing", "ping", "syphon"},

@@ -23,11 +23,25 @@ def connect(primary, secondary, **options):
         ("amqp://user:one@main//", "amqp://other:two@main:5672//"),
         ("redis://localhost", "redis://127.0.0.1:6379/0"),
         ("amqp://a//;paired+amqp://b//", "amqp://b//"),
+        ("azureservicebus://p:one@contoso", "azureservicebus://q:two@contoso.servicebus.windows.net"),
+        ("azureservicebus://p:k@localhost:5672", "azureservicebus://q:k@localhost:5672"),
     ],
 )
 def test_the_same_broker_twice_is_refused(primary, secondary):
     with pytest.raises(ConfigurationError, match="the same namespace"):
         connect(primary, secondary)
+
+
+def test_two_namespaces_and_two_emulators_on_one_machine_may_be_paired(caplog):
+    with caplog.at_level(logging.WARNING):
+        connect("azureservicebus://p:k@contoso", "azureservicebus://p:k@contoso-dr")
+    assert "dies with it" not in caplog.text
+    connect("azureservicebus://p:k@localhost:5672", "azureservicebus://p:k@localhost:5673")
+
+
+def test_a_namespace_and_a_broker_of_another_kind_may_be_paired():
+    connect("azureservicebus://p:k@contoso", SPARE)
+    connect("amqp://main//", "azureservicebus://p:k@contoso-dr")
 
 
 def test_another_place_on_the_same_server_gets_a_warning(caplog):

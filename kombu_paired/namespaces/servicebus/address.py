@@ -9,11 +9,12 @@
     azureservicebus://POLICY:KEY@emulator:5672?UseDevelopmentEmulator=true
 
 ``NAMESPACE`` is ``contoso`` or ``contoso.servicebus.windows.net``. The key is written as the portal shows it, or with
-``%XX`` for special characters.
+``%XX`` for special characters. A local server's port is 5672, unless another one is given.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -32,6 +33,10 @@ IDENTITIES = {
 
 _FLAG = "usedevelopmentemulator=true"
 _LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]", "host.docker.internal"})
+_LOCAL_PORT = 5672
+_HOST = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\]")
+#: What would end a value in the SDK's connection strings.
+_SEPARATOR = ";"
 #: The service's own ports; whoever writes them down means the service.
 _SERVICE_PORTS = frozenset({443, 5671})
 
@@ -65,26 +70,16 @@ class Address:
         Raises:
             ConfigurationError: the URL is not one of Service Bus; the text says how one looks.
         """
-        rest = url.split("://", 1)[-1]
-        credentials, at, place = rest.rpartition("@")
-        place, _, query = place.partition("?")
-        host, port = _host_and_port(place.rstrip("/"), url)
-        if not at or not host:
-            raise ConfigurationError(_HOW.format(without_secrets(url)))
-        local = port is not None and (host in _LOCAL or query.lower() == _FLAG)
-        if port is not None and not local and port not in _SERVICE_PORTS:
-            raise ConfigurationError(
-                f"{without_secrets(url)}: a port is for local servers, which are spoken to without TLS; if that is "
-                "what you want, append ?UseDevelopmentEmulator=true"
-            )
-        place_of = {"host": host if local or "." in host else host + SUFFIX, "port": port if local else None}
+        credentials, _, place = url.split("://", 1)[-1].rpartition("@")
+        host, port = _place(place, url)
         identity = IDENTITIES.get(credentials.lower())
         if identity is not None:
-            return cls(**place_of, identity=identity)  # type: ignore[arg-type]
-        policy, colon, key = credentials.partition(":")
-        if not colon or not policy or not key:
+            return cls(host, port, identity=identity)
+        policy, _, key = credentials.partition(":")
+        policy, key = unquote(policy), unquote(key)
+        if not policy or not key or _SEPARATOR in policy + key:
             raise ConfigurationError(_HOW.format(without_secrets(url)))
-        return cls(**place_of, policy=unquote(policy), key=unquote(key))  # type: ignore[arg-type]
+        return cls(host, port, policy, key)
 
     @property
     def is_local(self) -> bool:
@@ -111,10 +106,32 @@ _HOW = (
 )
 
 
+def _place(text: str, url: str) -> tuple[str, int | None]:
+    """The whole host name, and the port of a local server."""
+    place, _, query = text.partition("?")
+    host, port = _host_and_port(place.rstrip("/"), url)
+    if query and query.lower() != _FLAG:
+        raise ConfigurationError(
+            f"{without_secrets(url)}: the only parameter in the URL of a Service Bus namespace is "
+            "UseDevelopmentEmulator=true"
+        )
+    if query or host in _LOCAL:
+        return host, port or _LOCAL_PORT
+    if port is not None and port not in _SERVICE_PORTS:
+        raise ConfigurationError(
+            f"{without_secrets(url)}: a port is for local servers, which are spoken to without TLS; if that is "
+            "what you want, append ?UseDevelopmentEmulator=true"
+        )
+    return host if "." in host else host + SUFFIX, None
+
+
 def _host_and_port(place: str, url: str) -> tuple[str, int | None]:
-    host, colon, port = place.rpartition(":")
-    if not colon or place.endswith("]"):
-        return place.lower(), None
-    if not port.isdigit():
+    place = place.lower()
+    host, port = place, ""
+    if not place.endswith("]") and ":" in place:
+        host, _, port = place.rpartition(":")
+        if not port.isdecimal() or not port.isascii() or not 0 < int(port) < 65536:
+            raise ConfigurationError(_HOW.format(without_secrets(url)))
+    if not _HOST.fullmatch(host):
         raise ConfigurationError(_HOW.format(without_secrets(url)))
-    return host.lower(), int(port)
+    return host, int(port) if port else None

@@ -16,7 +16,7 @@ from azure.core.exceptions import HttpResponseError, ResourceExistsError, Resour
 
 from kombu_paired.failures import FailureKind
 from kombu_paired.namespaces.servicebus.kinds import kind_of
-from kombu_paired.namespaces.servicebus.sdk import Clients, bounded
+from kombu_paired.namespaces.servicebus.sdk import Clients, bounded, mark, was_let_in
 
 __all__ = ("BACKLOG_PROPERTIES", "Entities", "ManagementUnavailable", "is_away")
 
@@ -84,6 +84,7 @@ class Entities:
             idle: as for a queue.
             forward_to: the queue that gets what the subscription gets.
         """
+        deadline = time.monotonic() + timeout
         self.ensure_topic(topic, timeout)
         options: dict[str, Any] = {} if idle is None else {"auto_delete_on_idle": _idle(idle)}
         if forward_to is not None:
@@ -94,11 +95,11 @@ class Entities:
 
         path = f"{topic}/Subscriptions/{name}"
         try:
-            self._ensure(path, timeout, create)
+            self._ensure(path, _left(deadline), create)
         except ResourceNotFoundError:  # somebody deleted the topic since
             self.forget(topic)
-            self.ensure_topic(topic, timeout)
-            self._ensure(path, timeout, create)
+            self.ensure_topic(topic, _left(deadline))
+            self._ensure(path, _left(deadline), create)
 
     def delete_queue(self, name: str, timeout: float) -> None:
         """Delete a queue, if it is there."""
@@ -137,8 +138,13 @@ class Entities:
         return int(found.active_message_count or 0), int(found.dead_letter_message_count or 0)
 
     def forget(self, *paths: str) -> None:
-        """Something turned out to be missing."""
+        """These are gone, or may be."""
         self._known.difference_update(paths)
+
+    def missing(self, path: str) -> None:
+        """It turned out to be missing. If it was known to exist, nobody knows what else went with it."""
+        if path in self._known:
+            self._known.clear()
 
     # -- backlog queues -----------------------------------------------------------------------------------------
 
@@ -178,22 +184,24 @@ class Entities:
         except Exception as exc:
             if kind_of(exc) is FailureKind.UNAUTHORIZED:
                 self._warn_once(path)
-            elif not is_away(exc) or not self._is_there(path, deadline - time.monotonic()):
+            elif is_away(exc):
+                self._require(path, _left(deadline), exc)
+            else:
                 raise
         self._known.add(path)
 
-    def _is_there(self, path: str, timeout: float) -> bool:
-        """Whether messages can be sent to it: management can be away alone, and must not stop what works without."""
+    def _require(self, path: str, timeout: float, why: Exception) -> None:
+        """Raise, unless messages can be sent to it: management can be away alone, and must not stop what works."""
         link = self._clients.sender(path)
         try:
-            link.open(max(timeout, 0.001))
+            link.open(timeout)
         except Exception as exc:
             logger.debug("neither could a link to %s be opened: %r", path, exc)
-            return False
+            mark(why, let_in=was_let_in(exc) or not is_away(exc))
+            raise why from exc
         finally:
             link.close()
         logger.warning("the management of %s is away; %s is there", self._clients.address.place, path)
-        return True
 
     def _warn_once(self, path: str) -> None:
         """Without the right to manage, others create: whether the entity is there will show."""
@@ -215,7 +223,7 @@ class Entities:
         deadline = time.monotonic() + timeout
 
         def ask() -> Answer:
-            with self._clients.administration(max(deadline - time.monotonic(), 0.001)) as admin:
+            with self._clients.administration(_left(deadline)) as admin:
                 return question(admin)
 
         try:
@@ -231,6 +239,10 @@ def is_away(exc: BaseException) -> bool:
     """Whether an exception says that the management cannot be asked at the moment."""
     kind = kind_of(exc)
     return isinstance(exc, ManagementUnavailable) or (kind is not None and kind.counts)
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.001)
 
 
 def _idle(seconds: float) -> timedelta:

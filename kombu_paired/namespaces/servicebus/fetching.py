@@ -8,6 +8,7 @@ others nothing.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import uuid
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 #: Seconds to wait for a message: while something is held, that may have to be settled, and while nothing is.
 BUSY_WAIT, IDLE_WAIT = 0.1, 0.25
+#: Seconds after which the service is asked again for what it was asked for before. Each time is a receive in its books;
+#: but a link that never asks is closed after ten minutes.
+ASK_AGAIN = 60.0
 #: A lock is renewed when this part of it is left.
 RENEW_AT = 0.5
 #: Seconds before a queue that cannot be received from is tried again: at first, and at most.
@@ -89,6 +93,7 @@ class Fetcher:
         self._stopping = False
         self._link: ReceiverLink | None = None
         self._has_sessions = False
+        self._asked = -math.inf
         self._thread = threading.Thread(target=self._run, name=f"kombu-paired-fetch-{queue}", daemon=True)
 
     def start(self) -> None:
@@ -192,6 +197,7 @@ class Fetcher:
             self._link = link
             try:
                 link.open(PATIENCE)
+                self._asked = -math.inf
                 return
             except OperationTimeoutError:
                 if not self._has_sessions:
@@ -218,7 +224,11 @@ class Fetcher:
                 if not self._to_settle and not self._stopping:
                     self._changed.wait(BUSY_WAIT)
             return True
-        messages = link.receive(room, BUSY_WAIT if self.held else IDLE_WAIT)
+        now = time.monotonic()
+        ask = room != link.credit or now - self._asked >= ASK_AGAIN
+        if ask:
+            self._asked = now
+        messages = link.receive(room, BUSY_WAIT if self.held else IDLE_WAIT, ask=ask)
         for received in messages:
             self._take(link, received)
         if self._has_sessions and not messages and not self.held and not self._to_settle:

@@ -6,6 +6,8 @@ SDK would try again (``_retryable``) is not the answer to whether it counts as a
 
 from __future__ import annotations
 
+import struct
+
 from azure.core import exceptions as http
 from azure.servicebus import exceptions as amqp
 
@@ -69,7 +71,7 @@ CHANNEL_ERRORS: tuple[type[Exception], ...] = (amqp.ServiceBusError, http.HttpRe
 
 def kind_of(exc: BaseException) -> FailureKind | None:
     """The kind of an exception that the SDK raises; None for others."""
-    if type(exc) is amqp.ServiceBusError and getattr(exc, "_condition", None) in _REJECTIONS:
+    if type(exc) is amqp.ServiceBusError and (getattr(exc, "_condition", None) in _REJECTIONS or _is_unencodable(exc)):
         return FailureKind.REJECTED
     for family, kind in _KINDS:
         if isinstance(exc, family):
@@ -79,6 +81,14 @@ def kind_of(exc: BaseException) -> FailureKind | None:
     if isinstance(exc, http.AzureError):
         return FailureKind.FAULT
     return None
+
+
+def _is_unencodable(exc: BaseException) -> bool:
+    """Whether the SDK could not put a message into bytes."""
+    cause: BaseException | None = exc
+    while cause is not None and not isinstance(cause, struct.error | UnicodeError):
+        cause = getattr(cause, "inner_exception", None) or cause.__cause__
+    return cause is not None
 
 
 def is_refusal(exc: BaseException) -> bool:

@@ -27,7 +27,7 @@ from kombu_paired.namespaces.base import (
     Receiver,
     Sender,
 )
-from kombu_paired.namespaces.kombu import KombuNamespace, KombuSender, Link, float_or_none, prepare
+from kombu_paired.namespaces.kombu import CONNECT_SHARE, KombuNamespace, KombuSender, Link, float_or_none, prepare
 from kombu_paired.namespaces.servicebus import kinds
 from kombu_paired.namespaces.servicebus.names import is_backlog
 from kombu_paired.namespaces.servicebus.sdk import (
@@ -63,8 +63,6 @@ SLACK = 512
 AWAY = frozenset({FailureKind.UNREACHABLE, FailureKind.TIMEOUT})
 #: The service was given time enough to answer, if it had so large a part of a send's.
 ENOUGH = 0.5
-#: What is kept of a declaration's time to find out whether the service as a whole is silent: a part, and seconds.
-SHARE_OF_ASKING, LONGEST_ASKING = 0.5, 2.0
 #: Queues that are looked into side by side.
 LOOKS_AT_ONCE = 10
 
@@ -147,7 +145,7 @@ class Namespace(KombuNamespace):
             if not create:
                 return self._attachable(channel.transport, names, timeout)
             entities = channel.transport.entities
-            there = entities.existing(names, timeout)
+            there = entities.existing(names, timeout * CONNECT_SHARE)  # silence is found out as when connecting
             for name in names:
                 if name not in there:
                     entities.create_backlog_queue(name, max(deadline - time.monotonic(), 0.001))
@@ -273,12 +271,12 @@ class ServiceBusLink(Link):
         Raises:
             NamespaceFailure: there is none. Whoever cannot connect for want of an answer reaches no other entity.
         """
-        given = _left(deadline)
+        given = min(_left(deadline), CONNECT_SHARE * self.namespace.send_timeout)
         try:
             return self.connection.outgoing.link(target, given)
         except Exception as exc:
             if self.namespace.kind_of(exc) is FailureKind.MISSING:
-                self.connection.entities.forget(target)
+                self.connection.entities.missing(target)
             in_time = given >= ENOUGH * self.namespace.send_timeout
             raise self.namespace.unreached(exc, whole_namespace=in_time and not was_let_in(exc)) from exc
 
@@ -324,34 +322,27 @@ class ServiceBusSender(KombuSender):
         except Exception as exc:
             raise self.namespace.failure(exc) from exc
         for target in targets:
-            link = self.link.to(target, deadline)
-            self._require_fit(message, outgoing, link)
-            try:
-                link.send(outgoing, deadline - time.monotonic())
-            except Exception as exc:
-                raise self._failed_at(target, exc) from exc
+            self._send_to(target, message, outgoing, deadline)
+
+    def _send_to(self, target: str, message: Message, outgoing: AmqpAnnotatedMessage, deadline: float) -> None:
+        link = self.link.to(target, deadline)
+        self._require_fit(message, outgoing, link)
+        try:
+            link.send(outgoing, deadline - time.monotonic())
+        except Exception as exc:
+            raise self._failed_at(target, exc) from exc
 
     def declare(self, declarations: Iterable[Declaration], timeout: float) -> Any:
-        """Every declaration is a call of the management; one that it does not answer may be its own failure alone."""
+        """Every declaration is a call of the management, which may be away alone."""
         deadline, answer = time.monotonic() + timeout, None
-        kept = min(SHARE_OF_ASKING * timeout, LONGEST_ASKING)
         channel = self.link.open(timeout)
         try:
             for declaration in declarations:
-                self.link.bound(_left(deadline - kept))
+                self.link.bound(_left(deadline))
                 answer = getattr(channel, declaration.operation)(**declaration.arguments)
         except Exception as exc:
-            whole_namespace = self.namespace.kind_of(exc) in AWAY and not self._answers(_left(deadline))
-            raise self.namespace.unreached(exc, whole_namespace=whole_namespace) from exc
+            raise self.namespace.unreached(exc, whole_namespace=not was_let_in(exc)) from exc
         return answer
-
-    def _answers(self, timeout: float) -> bool:
-        """Whether the service answers, whatever its management does."""
-        try:
-            self.link.connection.ask(timeout)
-        except Exception as exc:
-            return self.namespace.kind_of(exc) not in AWAY
-        return True
 
     def _require_fit(self, message: Message, outgoing: AmqpAnnotatedMessage, link: SenderLink) -> None:
         """Raise before anything is sent: what the service says is learned from the link."""
@@ -372,7 +363,7 @@ class ServiceBusSender(KombuSender):
             self.link.connection.outgoing.drop(target)
         elif failure.kind is FailureKind.MISSING:
             self.link.connection.outgoing.drop(target)
-            self.link.connection.entities.forget(target)
+            self.link.connection.entities.missing(target)
         return failure
 
     # -- batches ------------------------------------------------------------------------------------------------
@@ -413,16 +404,16 @@ class ServiceBusSender(KombuSender):
                 return
             chosen, parts = parts[: max(count, 1)], parts[max(count, 1) :]
             if count < 2:  # one that fills a batch alone, or one that is refused for itself
-                [(index, _)] = chosen
-                yield index, self._outcome_alone(messages[index], deadline)
+                [(index, outgoing)] = chosen
+                yield index, self._outcome_alone(target, messages[index], outgoing, deadline)
                 continue
             try:
                 link.send(batch, deadline - time.monotonic())
             except Exception as exc:
                 refused = self._failed_at(target, exc)
                 if refused.kind is FailureKind.REJECTED:  # one of them: which?
-                    for index, _ in chosen:
-                        yield index, self._outcome_alone(messages[index], deadline)
+                    for index, outgoing in chosen:
+                        yield index, self._outcome_alone(target, messages[index], outgoing, deadline)
                     continue
                 for index, _ in chosen:
                     yield index, refused
@@ -446,9 +437,11 @@ class ServiceBusSender(KombuSender):
             count += 1
         return batch, count
 
-    def _outcome_alone(self, message: Message, deadline: float) -> NamespaceFailure | None:
+    def _outcome_alone(
+        self, target: str, message: Message, outgoing: AmqpAnnotatedMessage, deadline: float
+    ) -> NamespaceFailure | None:
         try:
-            self.send(message, max(deadline - time.monotonic(), 0.001))
+            self._send_to(target, message, outgoing, deadline)
         except NamespaceFailure as failure:
             return failure
         return None
@@ -480,6 +473,14 @@ class ServiceBusReceiver(Receiver):
 
     def receive(self, limit: int, timeout: float) -> list[Received]:
         """One receive of the SDK, so one grant of credit, however long it waits."""
+        try:
+            return self._receive(limit, timeout)
+        except NamespaceFailure:
+            if not self._interrupted:
+                raise
+            return []
+
+    def _receive(self, limit: int, timeout: float) -> list[Received]:
         deadline = time.monotonic() + timeout
         with self._failing():
             while not self._interrupted:
@@ -555,7 +556,7 @@ class ServiceBusReceiver(Receiver):
                 self._settle([("abandon", each, {}) for each in self._unsettled.values()], GOODBYE)
         except NamespaceFailure:
             pass  # the service gives them back when their locks end
-        self._link.drop()
+        self._link.close()  # gives back, too, what arrived since: there was credit left
 
     @contextmanager
     def _failing(self) -> Iterator[None]:

@@ -23,6 +23,7 @@ LONGEST_NAME = 260
 LONGEST_SUBSCRIPTION = 50
 
 _AS_STOCK = {ord(each): "_" for each in set(string.punctuation) - set("_.-")}
+_ILLEGAL = re.compile(r"[^A-Za-z0-9._-]")
 _LEGAL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?")
 
 
@@ -56,8 +57,10 @@ def entity_name(name: str, prefix: str = "") -> str:
 
 
 def subscription_name(queue: str) -> str:
-    """The name of the subscription that stands for a queue bound to a topic; a long one is cut and told apart."""
-    wanted = queue.translate(_AS_STOCK).strip("._-") or "subscription"
-    if len(wanted) <= LONGEST_SUBSCRIPTION:
+    """The name of the subscription that stands for a queue bound to a topic; one that is changed is told apart."""
+    stock = queue.translate(_AS_STOCK)
+    wanted = _ILLEGAL.sub("_", stock).strip("._-")
+    if wanted and wanted == stock and len(wanted) <= LONGEST_SUBSCRIPTION:
         return wanted
-    return f"{wanted[:33].rstrip('._-')}-{hashlib.sha256(queue.encode()).hexdigest()[:16]}"
+    sign = hashlib.sha256(queue.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{wanted[:33].rstrip('._-')}-{sign}" if wanted else sign

@@ -12,9 +12,8 @@ from __future__ import annotations
 import importlib
 import logging
 import math
-import selectors
+import select
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -28,7 +27,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.namespaces.servicebus.address import Address
 
-__all__ = ("Clients", "ReceiverLink", "SenderLink", "body_length", "bounded", "encoded_size", "was_let_in")
+__all__ = ("Clients", "ReceiverLink", "SenderLink", "body_length", "bounded", "encoded_size", "mark", "was_let_in")
 
 logger = logging.getLogger(__name__)
 
@@ -40,13 +39,13 @@ if _chatter.level == logging.NOTSET:
 
 #: Bytes a message may have where the service has not said otherwise: Basic and Standard.
 STANDARD_MESSAGE = 262_144
-#: Seconds for which a link that has just worked is taken for alive.
-MOMENT = 0.1
 #: Seconds the SDK waits for the answer to a settlement, and then again by another way.
 SETTLE_PATIENCE = 10.0
 #: Seconds the SDK waits for further messages once it has one; and how often it looks up from its socket meanwhile.
 FURTHER_WAIT = 0.01
 RECEIVER_TICK = 0.02
+#: By how many seconds the SDK may overstep the time limit of a send: it looks at the clock between two reads.
+OVERSTEP = 0.2
 
 Answer = TypeVar("Answer")
 
@@ -180,7 +179,7 @@ class _Link:
         try:
             bounded(connect, timeout, f"opening {self.path}", give_up=self._give_up_opening)
         except BaseException as exc:
-            exc.was_let_in = self._let_in or _was_refused_as_link(exc)  # type: ignore[attr-defined]
+            mark(exc, let_in=self._let_in or _was_refused_as_link(exc))
             self.drop()
             raise
 
@@ -227,21 +226,17 @@ class _Link:
 class SenderLink(_Link):
     """Sends to one queue or topic."""
 
-    _used_at = 0.0
-
     @property
     def is_usable(self) -> bool:
-        """Open, and alive as far as is known; one that was used a moment ago is not looked at."""
-        return self._raw is not None and (time.monotonic() - self._used_at < MOMENT or self.is_alive())
+        """Open, and alive as far as is known."""
+        return self._raw is not None and self.is_alive()
 
     def send(self, message: Any, timeout: float) -> None:
         """Send a message, or a batch, and wait until the service has it."""
         raw = self._raw
         if raw is None:
             raise ServiceBusConnectionError(message=f"the link to {self.path} is closed")
-        self._used_at = 0.0
-        raw.send_messages(message, timeout=max(timeout, 0.001))
-        self._used_at = time.monotonic()
+        raw.send_messages(message, timeout=max(timeout - OVERSTEP, 0.001))
 
     @property
     def max_message_size(self) -> int:
@@ -266,12 +261,26 @@ class ReceiverLink(_Link):
             handler._keep_alive_interval = math.inf
             handler._keep_alive_thread = None
 
-    def receive(self, limit: int, timeout: float) -> list[Any]:
-        """Up to so many messages; waits so long for the first. One grant of credit."""
-        started = time.monotonic()
-        messages = list(self._opened().receive_messages(max_message_count=limit, max_wait_time=max(timeout, 0.001)))
-        if not messages and time.monotonic() - started < timeout / 2:
-            # The SDK returns at once, and with nothing, from a link that it knows to be dead.
+    @property
+    def credit(self) -> int:
+        """How many messages the service may still send without being asked again; -1 if that is not known."""
+        link = getattr(getattr(self._raw, "_handler", None), "_link", None)
+        return int(getattr(link, "current_link_credit", -1))
+
+    def receive(self, limit: int, timeout: float, *, ask: bool = True) -> list[Any]:
+        """Up to so many messages; waits so long for the first.
+
+        Arguments:
+            ask: give the service credit for so many, once, which is a receive in its books; False waits for what it
+                was asked for before.
+        """
+        raw = self._opened()
+        raw._prefetch_count = 0 if ask else 1  # where it prefetches, the SDK gives no credit here
+        try:
+            messages = list(raw.receive_messages(max_message_count=limit, max_wait_time=max(timeout, 0.001)))
+        finally:
+            raw._prefetch_count = 0
+        if not messages and _is_deaf(raw):
             raise ServiceBusConnectionError(message=f"the link to {self.path} was closed")
         return messages
 
@@ -317,6 +326,11 @@ class ReceiverLink(_Link):
         if raw is None:
             raise ServiceBusConnectionError(message=f"the link to {self.path} is closed")
         return raw
+
+
+def mark(exc: BaseException, *, let_in: bool) -> None:
+    """Note on an exception what :func:`was_let_in` says."""
+    exc.was_let_in = let_in  # type: ignore[attr-defined]
 
 
 def was_let_in(exc: BaseException) -> bool:
@@ -391,14 +405,27 @@ def _was_refused_as_link(exc: BaseException) -> bool:
 
 
 def _is_readable(sock: Any) -> bool:
-    with selectors.DefaultSelector() as selector:
-        selector.register(sock, selectors.EVENT_READ)
-        return bool(selector.select(0))
+    if not hasattr(select, "poll"):  # eventlet takes it away
+        return bool(select.select([sock], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _socket_of(raw: Any) -> Any:
     connection = getattr(getattr(raw, "_handler", None), "_connection", None)
     return getattr(getattr(connection, "_transport", None), "sock", None)
+
+
+def _is_deaf(raw: Any) -> bool:
+    """Whether a receiver can get nothing any more, though the SDK says of it no more than that nothing came."""
+    handler = getattr(raw, "_handler", None)
+    if handler is None or getattr(handler, "_shutdown", False):
+        return True
+    link, tokens = getattr(handler, "_link", None), getattr(handler, "_cbs_authenticator", None)
+    is_attached = link is None or link.state.value == _ATTACHED
+    has_tokens = tokens is None or tokens.state.name not in ("CLOSED", "ERROR")
+    return not is_attached or not has_tokens
 
 
 def _shut(raw: Any) -> None:

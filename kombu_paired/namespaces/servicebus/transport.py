@@ -244,6 +244,15 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             self._short_lived[queue] = idle  # bound to a topic it is a subscription, and no queue
         return queue_declare_ok_t(queue, 0, 0)
 
+    def queue_bind(
+        self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None, **kwargs: Any
+    ) -> None:
+        exchange = exchange or "amq.direct"
+        was_bound = self.state.has_binding(queue, exchange, routing_key)
+        super().queue_bind(queue, exchange, routing_key, arguments, **kwargs)
+        if was_bound:  # as this process knows; the service may not have it (any more)
+            self._queue_bind(exchange, routing_key, "", queue)
+
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
         kind = self.state.exchanges[exchange]["type"]
         idle = self._short_lived.get(queue)

@@ -18,6 +18,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from azure.servicebus.amqp import AmqpAnnotatedMessage
+from kombu.transport.virtual import Channel
 from kombu.utils.json import JSONEncoder, loads
 
 from kombu_paired.message import Message
@@ -94,11 +95,12 @@ def _outgoing(
     if milliseconds > LONGEST_HEADER:
         created = int(time.time() * 1000)
         properties |= {"creation_time": created, "absolute_expiry_time": min(created + milliseconds, END_OF_TIME)}
+        milliseconds = 0
     return AmqpAnnotatedMessage(
         data_body=body,
         properties=properties,
         application_properties=application_properties,
-        header={"time_to_live": min(milliseconds, LONGEST_HEADER)} if milliseconds else None,
+        header={"time_to_live": milliseconds} if milliseconds else None,
         annotations=None if schedule is None else {SCHEDULE: schedule},
     )
 
@@ -111,10 +113,13 @@ def from_envelope(received: Any) -> dict[str, Any]:
     """
     try:
         raw = loads(body_of(received).decode())
-        raw["properties"].setdefault("delivery_info", {})
-        if not {"body", "headers"} <= raw.keys():
-            raise KeyError("body or headers")
-    except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as exc:
+        properties, headers = raw["properties"], raw["headers"]
+        if not isinstance(properties.setdefault("delivery_info", {}), dict) or not isinstance(headers, dict | None):
+            raise TypeError("delivery info or headers are no dict")
+        body, encoding = raw["body"], properties.get("body_encoding")
+        if body and encoding:
+            Channel.codecs[encoding].decode(body)  # what cannot be decoded would end the worker
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as exc:
         raise ValueError(f"no envelope: {exc!r}") from exc
     return raw  # type: ignore[no-any-return]
 
@@ -130,7 +135,11 @@ def to_backlog_form(message: Message) -> AmqpAnnotatedMessage:
         "text": isinstance(message.body, str),
     }
     payload = message.body.encode() if isinstance(message.body, str) else message.body
-    shown = {key: value for key, value in message.headers.items() if key.startswith("x-ms-") and isinstance(value, str)}
+    shown = {
+        key: value
+        for key, value in message.headers.items()
+        if key.startswith("x-ms-") and isinstance(value, str) and _is_encodable(key + value)
+    }
     return _outgoing(
         _encode(head).encode() + b"\n" + payload,
         {
@@ -149,7 +158,7 @@ def received_backlog_message(received: Any) -> Message:
     if given.get(FORM) == FORM_OF_BACKLOG:
         try:
             return _from_backlog_form(received, given)
-        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
             logger.warning("a backlog message %s cannot be read: %r", received.message_id, exc)
     properties = {"message_id": received.message_id, "correlation_id": received.correlation_id}
     return Message(
@@ -207,7 +216,7 @@ def _session(value: object) -> str | None:
 
 
 def _symbol(value: object) -> str | None:
-    return value if isinstance(value, str) and value.isascii() else None
+    return value if value and isinstance(value, str) and value.isascii() else None
 
 
 def _is_encodable(text: str) -> bool:
@@ -220,6 +229,8 @@ def _is_encodable(text: str) -> bool:
 
 def _life(expiration: object) -> timedelta | None:
     """Kombu's ``expiration``: milliseconds, as a string."""
+    if expiration is None:
+        return None
     try:
         return max(timedelta(milliseconds=int(str(expiration))), SHORTEST_LIFE)
     except (ValueError, OverflowError):

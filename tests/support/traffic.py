@@ -1,0 +1,55 @@
+"""Traffic of an application, what it looked like from there, and waiting for what must come of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from kombu_paired import events
+from kombu_paired.events import Event, EventKind
+from tests.support.brokers import BrokerNode
+
+
+@dataclass
+class Traffic:
+    """What publishing looked like to the application."""
+
+    errors: list[Exception] = field(default_factory=list)
+    longest: float = 0.0
+
+    def publish(self, send: Callable[[int], Any], numbers: Iterable[int], pace: float = 0.0) -> None:
+        for number in numbers:
+            started = time.monotonic()
+            try:
+                send(number)
+            except Exception as exc:
+                self.errors.append(exc)
+            self.longest = max(self.longest, time.monotonic() - started)
+            time.sleep(pace)
+
+
+@contextmanager
+def heard(*kinds: EventKind) -> Iterator[list[Event]]:
+    """The events of these kinds, of all pairings in this process."""
+    found: list[Event] = []
+    listener = found.append
+    events.everywhere.listen(listener, kinds)
+    try:
+        yield found
+    finally:
+        events.everywhere.silence(listener)
+
+
+def wait_for(condition: Callable[[], Any], timeout: float, failure: str | Callable[[], str]) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(failure if isinstance(failure, str) else failure())
+        time.sleep(0.02)
+
+
+def assert_backlog_empties(node: BrokerNode, timeout: float = 10.0) -> None:
+    wait_for(lambda: node.backlog() == 0, timeout, lambda: f"the backlog does not empty: {node.depths()}")
