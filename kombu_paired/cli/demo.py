@@ -31,21 +31,17 @@ class Pair:
         kind: of both brokers.
         words: what they are.
         driver: the module that speaks to them.
-        extras: of this package, which bring all that the demo needs with them.
         seconds: over how long to publish: time enough to see the primary, when it has started again, in use.
     """
 
     kind: Kind
     words: str
     driver: str
-    extras: str = "demo"
     seconds: float = 14.0
 
 
 PAIRS = {
-    "servicebus": Pair(
-        "azureservicebus", "two emulated Service Bus namespaces", "azure.servicebus", extras="servicebus,demo"
-    ),
+    "servicebus": Pair("azureservicebus", "two emulated Service Bus namespaces", "azure.servicebus"),
     "amqp": Pair("amqp", "two RabbitMQ brokers", "amqp", seconds=20.0),
     "redis": Pair("redis", "two Redis brokers", "redis"),
 }
@@ -111,7 +107,7 @@ def _require_extras(pair: Pair) -> None:
     missing = [name for name in ("celery", "rich", pair.driver) if not _is_installed(name)]
     if missing:
         raise click.ClickException(
-            f"the demo needs {' and '.join(missing)}: pip install 'kombu-paired[{pair.extras}]' brings all it needs"
+            f"the demo needs {' and '.join(missing)}: pip install 'kombu-paired[demo]' brings all it needs"
         )
 
 

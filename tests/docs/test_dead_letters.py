@@ -46,7 +46,7 @@ def depth(pairing: Pairing) -> BacklogDepth:
 
 
 def test_dead_letters_can_be_requeued(pairing, primary, secondary, requeue):
-    secondary.put(pairing.backlog_queue_names[0], "who wrote this?")
+    secondary.put(pairing.backlog_queue_names[0], ("who wrote this?", {}))
     syphon = Syphon(pairing)
     syphon.start()
     deadline = time.monotonic() + 15

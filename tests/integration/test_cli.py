@@ -76,7 +76,7 @@ class Operator:
 
     def put_into_backlog(self, body: str) -> None:
         """Something that no pairing has put there."""
-        self.secondary.put("shop/x-servicebus-transfer/1", body)
+        self.secondary.put("shop/x-servicebus-transfer/1", (body, {}))
 
     def home(self) -> int:
         """How many messages are in the queue on the primary."""

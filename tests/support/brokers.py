@@ -17,13 +17,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 import redis
-from azure.servicebus import (
-    ServiceBusClient,
-    ServiceBusMessage,
-    ServiceBusReceivedMessage,
-    ServiceBusReceiveMode,
-    ServiceBusSubQueue,
-)
+from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from kombu import Producer, Queue
 from kombu.serialization import loads
 
@@ -98,10 +92,11 @@ class BrokerNode(LocalTestBroker):
                 assert message.headers["DeadLetterErrorDescription"]
         return reasons
 
-    def put(self, queue: str, body: str, headers: Mapping[str, Any] | None = None) -> None:
-        """A message that no pairing has sent."""
+    def put(self, queue: str, *messages: tuple[str, Mapping[str, Any]]) -> None:
+        """Messages that no pairing has sent: bodies and headers."""
         with self.plain() as channel:
-            Producer(channel).publish(body, routing_key=queue, headers=dict(headers or {}))
+            for body, headers in messages:
+                Producer(channel).publish(body, routing_key=queue, headers=dict(headers))
 
     def put_garbage(self, queue: str) -> int:
         """What no Kombu client can have sent, where the broker lets one; how many that are."""
@@ -233,40 +228,45 @@ class ServiceBusNode(BrokerNode):
             found[name + DEAD_LETTERS] = counts["dead_lettered"]
         return found
 
-    @contextmanager
-    def sdk(self) -> Iterator[ServiceBusClient]:
-        with ServiceBusClient.from_connection_string(Address.parse(self.url).connection_string) as client:
-            yield client
+    @property
+    def clients(self) -> Clients:
+        return Clients(Address.parse(self.url), {})
 
-    def _drained(self, queue: str, sub_queue: ServiceBusSubQueue | None = None) -> Iterator[ServiceBusReceivedMessage]:
-        if not self.depth(queue + DEAD_LETTERS if sub_queue else queue):
+    def _drained(self, queue: str, *, dead_letters: bool = False) -> Iterator[ServiceBusReceivedMessage]:
+        if not self.depth(queue + DEAD_LETTERS if dead_letters else queue):
             return
-        mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
-        with self.sdk() as client, client.get_queue_receiver(queue, sub_queue=sub_queue, receive_mode=mode) as link:
-            while batch := link.receive_messages(max_message_count=1000, max_wait_time=0.5):
+        link = self.clients.receiver(queue, dead_letters=dead_letters, delete=True)
+        link.open(5)
+        try:
+            while batch := link.receive(1000, 0.5):
                 yield from (each for each in batch if not wire.is_ping(each))
+        finally:
+            link.drop()
 
     def take_all(self, *queues: str) -> list[Any]:
         return [_payload(each, queue) for queue in queues for each in self._drained(queue)]
 
     def take_dead_letters(self, queue: str) -> Counter[str]:
-        found = list(self._drained(queue, ServiceBusSubQueue.DEAD_LETTER))
+        found = list(self._drained(queue, dead_letters=True))
         assert all(each.dead_letter_error_description for each in found)
         return Counter(each.dead_letter_reason for each in found)
 
-    def put(self, queue: str, body: str | bytes, headers: Mapping[str, Any] | None = None) -> None:
-        with self.sdk() as client, client.get_queue_sender(queue) as link:
-            link.send_messages(ServiceBusMessage(body, application_properties=dict(headers or {})))
+    def put(self, queue: str, *messages: tuple[str | bytes, Mapping[str, Any]]) -> None:
+        link = self.clients.sender(queue)
+        link.open(5)
+        for body, headers in messages:
+            link.send(ServiceBusMessage(body, application_properties=dict(headers)), 5)
+        link.drop()
 
     def shorten_locks(self, queues: Iterable[str]) -> str:
         # The lock is the queue's own; five seconds is the shortest that the service knows.
-        with Clients(Address.parse(self.url), {}).administration(5) as admin:
+        with self.clients.administration(5) as admin:
             for queue in queues:
                 admin.create_queue(queue, **BACKLOG_PROPERTIES | {"lock_duration": timedelta(seconds=5)})
         return ""
 
     def put_garbage(self, queue: str) -> int:
-        self.put(queue, b"\xff no JSON", {wire.FORM: wire.FORM_OF_BACKLOG, "x-ms-path": "orders"})
+        self.put(queue, (b"\xff no JSON", {wire.FORM: wire.FORM_OF_BACKLOG, "x-ms-path": "orders"}))
         return 1
 
     def spoil(self, queue: str) -> Callable[[], None]:

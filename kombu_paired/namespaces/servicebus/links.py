@@ -110,7 +110,7 @@ class Namespace(KombuNamespace):
         with self._channel() as channel:
             return encoded_size(encoded(channel, message)) + SLACK
 
-    def unreached(self, exc: Exception, *, whole_namespace: bool = True) -> NamespaceFailure:
+    def unreached(self, exc: BaseException, *, whole_namespace: bool = True) -> NamespaceFailure:
         """The failure of what did not come as far as sending.
 
         Arguments:
@@ -403,28 +403,34 @@ class ServiceBusSender(KombuSender):
                     yield index, refusal
                 return
             chosen, parts = parts[: max(count, 1)], parts[max(count, 1) :]
-            if count < 2:  # one that fills a batch alone, or one that is refused for itself
-                [(index, outgoing)] = chosen
-                yield index, self._outcome_alone(target, messages[index], outgoing, deadline)
-                continue
+            answers = self._send_together(target, messages, chosen, link, batch, deadline)
+            yield from zip((index for index, _ in chosen), answers, strict=True)
+            away = next((each for each in answers if each is not None and each.kind in AWAY), None)
+            if away is not None:  # the rest is not sent: an entity that is silent must not take the time of the others
+                unsent = self.namespace.unreached(away.cause, whole_namespace=away.whole_namespace)
+                yield from ((index, unsent) for index, _ in parts)
+                return
+
+    def _send_together(
+        self,
+        target: str,
+        messages: Sequence[Message],
+        chosen: Sequence[tuple[int, AmqpAnnotatedMessage]],
+        link: SenderLink,
+        batch: Any,
+        deadline: float,
+    ) -> list[NamespaceFailure | None]:
+        """Send as one batch; alone, one that fills a batch, and those of whom one is refused: which?"""
+        if len(chosen) > 1:
             try:
-                link.send(batch, deadline - time.monotonic())
+                link.send(batch, min(_left(deadline), self.namespace.send_timeout))
             except Exception as exc:
                 refused = self._failed_at(target, exc)
-                if refused.kind is FailureKind.REJECTED:  # one of them: which?
-                    for index, outgoing in chosen:
-                        yield index, self._outcome_alone(target, messages[index], outgoing, deadline)
-                    continue
-                for index, _ in chosen:
-                    yield index, refused
-                if refused.kind in AWAY:
-                    unsent = self.namespace.unreached(exc, whole_namespace=False)
-                    for index, _ in parts:
-                        yield index, unsent
-                    return
+                if refused.kind is not FailureKind.REJECTED:
+                    return [refused] * len(chosen)
             else:
-                for index, _ in chosen:
-                    yield index, None
+                return [None] * len(chosen)
+        return [self._outcome_alone(target, messages[index], outgoing, deadline) for index, outgoing in chosen]
 
     def _filled(self, link: SenderLink, parts: Sequence[tuple[int, AmqpAnnotatedMessage]]) -> tuple[Any, int]:
         batch, count = link.new_batch(), 0
@@ -441,7 +447,7 @@ class ServiceBusSender(KombuSender):
         self, target: str, message: Message, outgoing: AmqpAnnotatedMessage, deadline: float
     ) -> NamespaceFailure | None:
         try:
-            self._send_to(target, message, outgoing, deadline)
+            self._send_to(target, message, outgoing, min(deadline, time.monotonic() + self.namespace.send_timeout))
         except NamespaceFailure as failure:
             return failure
         return None
@@ -487,6 +493,8 @@ class ServiceBusReceiver(Receiver):
                 left = deadline - time.monotonic()
                 wait = min(left, OTHERS_WAIT) if self._put_back else left
                 batch = self._take(min(limit, BATCH), wait)
+                if self._interrupted:
+                    break  # what came goes back when this is closed
                 if batch:
                     return batch
                 if self._put_back:
@@ -547,8 +555,7 @@ class ServiceBusReceiver(Receiver):
 
     def interrupt(self) -> None:
         self._interrupted = True
-        if not self._unsettled:
-            self._link.drop()  # it waits, with nothing to settle: wake it
+        self._link.wake()
 
     def close(self) -> None:
         try:

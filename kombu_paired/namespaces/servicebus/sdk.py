@@ -251,6 +251,10 @@ class SenderLink(_Link):
 class ReceiverLink(_Link):
     """Receives from one queue or subscription, and settles."""
 
+    _is_receiving = False
+    _was_woken = False
+    _can_wake = False
+
     def open(self, timeout: float) -> None:
         super().open(timeout)
         if hasattr(self._raw, "_further_pull_receive_timeout"):
@@ -260,6 +264,26 @@ class ReceiverLink(_Link):
             # It would receive beside us; and closing waits for it, which is asleep for a second.
             handler._keep_alive_interval = math.inf
             handler._keep_alive_thread = None
+        if hasattr(handler, "do_work"):
+            handler.do_work = self._until_woken(handler.do_work)
+            self._can_wake = True
+
+    def _until_woken(self, do_work: Callable[..., bool]) -> Callable[..., bool]:
+        """The SDK's step, which says False when there is nothing more to wait for."""
+
+        def step(**kwargs: Any) -> bool:
+            return not (self._is_receiving and self._was_woken) and do_work(**kwargs)
+
+        return step
+
+    def wake(self) -> None:
+        """Let a receive of another thread return soon, with what it has; no later one waits.
+
+        What arrives on a link that is dropped instead is nobody's until its lock ends.
+        """
+        self._was_woken = True
+        if not self._can_wake:  # another version of the SDK
+            self.drop()
 
     @property
     def credit(self) -> int:
@@ -276,9 +300,11 @@ class ReceiverLink(_Link):
         """
         raw = self._opened()
         raw._prefetch_count = 0 if ask else 1  # where it prefetches, the SDK gives no credit here
+        self._is_receiving = True
         try:
             messages = list(raw.receive_messages(max_message_count=limit, max_wait_time=max(timeout, 0.001)))
         finally:
+            self._is_receiving = False
             raw._prefetch_count = 0
         if not messages and _is_deaf(raw):
             raise ServiceBusConnectionError(message=f"the link to {self.path} was closed")
