@@ -295,7 +295,11 @@ def test_redis_a_key_that_is_not_a_queue(here, server):
     sender = here.sender()
     failure = failing(lambda: sender.send(message(), 2))
     [batched, fine] = sender.send_batch([message(), message("others")], 2)
-    assert (failure.kind, batched.kind, fine) == (REJECTED, REJECTED, None)
+    assert (failure.kind, batched.kind, fine) == (FAULT, FAULT, None)
+    assert not failure.whole_namespace
+    with pytest.raises(NamespaceFailure):
+        here.probe(Entity("", "orders"), 2)
+    here.probe(Entity("", "others"), 2)
     assert server.llen("others") == 1
 
 
