@@ -431,7 +431,9 @@ class Pairing:
         try:
             self._reaching_primary(attempt, sender)
         except NamespaceFailure as failure:
-            if not failure.kind.counts:
+            if failure.kind.counts:
+                sender.drop()
+            else:
                 sender.forget_declared(entity)
                 self._senders.give_back(sender)
             return failure
@@ -459,7 +461,9 @@ class Pairing:
         for outcome in outcomes:
             if outcome is not None and outcome.whole_namespace:
                 self._primary_reach.failed(outcome)
-        if not any(each is not None and each.kind.counts for each in outcomes):
+        if any(each is not None and each.kind.counts for each in outcomes):
+            sender.drop()
+        else:
             self._senders.give_back(sender)
         return outcomes
 

@@ -222,9 +222,11 @@ def test_syphon_once_gives_up_on_what_does_not_move(operator: Operator) -> None:
     result = operator.run("syphon", "--once", "--patience", "2")
     assert result.exit_code == 1
     operator.primary.unfill()
+    began = time.monotonic()
     result = operator.run("syphon", "--once")
     assert result.exit_code == 0, result.output
     assert operator.home() == 5
+    assert time.monotonic() - began < 20  # the first one gave back what it held: no lock had to end
 
 
 @pytest.fixture

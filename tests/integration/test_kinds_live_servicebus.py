@@ -163,6 +163,24 @@ def test_a_batch_that_fails_and_its_neighbour(emulator, sender, name, what, kind
     assert sender.send_batch([message(name), message(neighbour)], 4 * SECONDS) == [None, None]
 
 
+def test_an_entity_that_is_silent_takes_the_time_of_the_others_only_once(emulator, sender):
+    """A syphon's batches go to many entities, and have one timeout."""
+    names = sorted(make_queue(emulator) for _ in range(3))
+    emulator.fault("silent", names[0], on=["send"])
+    batch = [message(name) for name in names]
+
+    with in_time():
+        first = sender.send_batch(batch, SECONDS)
+    with in_time():
+        second = sender.send_batch(batch, SECONDS)
+
+    assert line(first[0]) == (TIMEOUT, True, False)
+    assert not any(each.whole_namespace for each in first if each is not None)
+    assert second[1:] == [None, None]
+    emulator.clear_faults()
+    assert sender.send_batch(batch, SECONDS) == [None] * 3
+
+
 @pytest.mark.parametrize("what", ["server-busy", "timeout", "quota", "disabled", "internal-error", "reset", "silent"])
 def test_a_ping_fails_as_a_message_would(emulator, name, what):
     kind = {each[0]: each[1] for each in REFUSALS}[what]
@@ -307,6 +325,7 @@ def test_a_key_that_may_only_send(emulator, name):
 def test_a_key_that_may_only_listen(emulator, name):
     clerk = on(emulator, "listener", "k")
     clerk.receiver(name, 10, SECONDS).close()
+    clerk.probe(None, SECONDS)
     assert line(failing(lambda: clerk.sender().send(message(name), SECONDS))) == (UNAUTHORIZED, False, False)
 
 

@@ -205,11 +205,15 @@ class LocalTestBroker(_Killable, CeleryTestBroker):
         if self._proxy is not None:
             self._proxy.close()
             self._proxy = None
+        self.revive()
+        self.broker.reset()
+
+    def revive(self) -> None:
+        """Let it run, whatever was done to it."""
         if self.broker.state == "frozen":
             self.broker.thaw()
         if self.broker.state == "down":
             self.broker.restart()
-        self.broker.reset()
 
     def teardown(self) -> None:
         if self._proxy is not None:

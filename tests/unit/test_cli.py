@@ -225,6 +225,18 @@ def look(*depths, primary=None, secondary=None):
 
 
 @pytest.mark.parametrize(
+    "uri", ["redis://a:6379/0", "azureservicebus://RootManageSharedAccessKey:**@127.0.0.1:5672", "amqp://b:5672//shop"]
+)
+@pytest.mark.parametrize(("failure", "state"), [(None, "reachable"), (REFUSED, "UNREACHABLE")])
+def test_a_side_fits_80_columns_whatever_its_address(capsys, uri, failure, state):
+    Side("secondary", uri, failure).show()
+    lines = capsys.readouterr().out.splitlines()
+    assert uri in lines[0]
+    assert any(line.endswith(state) for line in lines[:2])
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
     ("seen", "is_ok"),
     [
         (look(BacklogDepth("p/x/0", 0)), True),

@@ -309,6 +309,10 @@ class ServiceBusSender(KombuSender):
     namespace: Namespace
     link: ServiceBusLink
 
+    def __init__(self, namespace: Namespace) -> None:
+        super().__init__(namespace)
+        self._silent: set[str] = set()
+
     @property
     def is_fresh(self) -> bool:
         return not self.link.is_open or self.link.connection.outgoing.is_fresh
@@ -383,7 +387,8 @@ class ServiceBusSender(KombuSender):
                     ready.append((target, _session_of(outgoing), index, outgoing))
             except Exception as exc:
                 outcomes[index] = self.namespace.failure(exc)
-        ready.sort(key=lambda each: each[:3])
+        # Whoever was silent the last time comes last: it must not take the time of the others again and again.
+        ready.sort(key=lambda each: (each[0] in self._silent, *each[:3]))
         for (target, _), group in groupby(ready, key=lambda each: each[:2]):
             parts = [(index, outgoing) for _, _, index, outgoing in group]
             for index, outcome in self._send_parts(target, messages, parts, deadline):
@@ -406,7 +411,10 @@ class ServiceBusSender(KombuSender):
             answers = self._send_together(target, messages, chosen, link, batch, deadline)
             yield from zip((index for index, _ in chosen), answers, strict=True)
             away = next((each for each in answers if each is not None and each.kind in AWAY), None)
-            if away is not None:  # the rest is not sent: an entity that is silent must not take the time of the others
+            if away is None:
+                self._silent.discard(target)
+            else:
+                self._silent.add(target)
                 unsent = self.namespace.unreached(away.cause, whole_namespace=away.whole_namespace)
                 yield from ((index, unsent) for index, _ in parts)
                 return

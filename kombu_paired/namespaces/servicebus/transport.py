@@ -60,7 +60,7 @@ from kombu_paired.namespaces.servicebus.entities import Entities, is_away
 from kombu_paired.namespaces.servicebus.fetching import Fetcher
 from kombu_paired.namespaces.servicebus.kinds import CHANNEL_ERRORS, CONNECTION_ERRORS, kind_of
 from kombu_paired.namespaces.servicebus.names import entity_name, subscription_name
-from kombu_paired.namespaces.servicebus.sdk import Clients, ReceiverLink, SenderLink
+from kombu_paired.namespaces.servicebus.sdk import Clients, ReceiverLink, SenderLink, was_let_in
 from kombu_paired.namespaces.servicebus.wire import from_envelope, is_ping, to_envelope
 from kombu_paired.options import without_secrets
 from kombu_paired.stopping import STOP_CHECK, worker_is_told_to_stop
@@ -526,12 +526,12 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         return super().establish_connection()  # type: ignore[no-any-return]
 
     def ask(self, timeout: float) -> None:
-        """Find out whether the service answers; stores nothing."""
+        """Find out whether the service answers, and lets us in; stores nothing."""
         link = self.clients.sender(NOBODY)
         try:
             link.open(timeout)
-        except ServiceBusError as exc:
-            if kind_of(exc) is not FailureKind.MISSING:
+        except ServiceBusError as exc:  # no such entity; or the right to listen alone, which is enough for a worker
+            if kind_of(exc) is FailureKind.TIMEOUT or not was_let_in(exc):
                 raise
         finally:
             link.drop()
