@@ -92,8 +92,10 @@ class Message:
     @property
     def size(self) -> int:
         """Bytes of body, headers and properties, near enough to compare with a limit."""
-        texts = [*self.headers.items(), *self.properties.items()]
-        return _length(self.body) + sum(_length(str(key)) + _length(value) for key, value in texts)
+        facts = [*self.headers, *self.headers.values(), *self.properties, *self.properties.values()]
+        octets = sum(len(fact) for fact in facts if isinstance(fact, bytes))
+        texts = "".join(str(fact) for fact in facts if not isinstance(fact, bytes))
+        return _length(self.body) + _length(texts) + octets
 
     def identified(self) -> Message:
         """The same message with a message id that will never change again."""
@@ -326,4 +328,5 @@ def _as_text(value: Any) -> str:
 def _length(value: object) -> int:
     if isinstance(value, bytes):
         return len(value)
-    return len(str(value).encode("utf-8", "replace"))
+    text = str(value)
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))

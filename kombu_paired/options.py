@@ -7,6 +7,7 @@ in Django's settings. Durations are seconds; a :class:`~datetime.timedelta` is a
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -74,6 +75,8 @@ class PairedNamespaceOptions:
         close_timeout: seconds the syphon lets a namespace be away alone before it faults the other one.
         allow_unsafe_secondary: accept a secondary that forgets messages whose consumer is killed.
         classify_failure: ``exception -> FailureKind or None``, or its import path, asked before the built-in tables.
+        journal: a folder to write events to; None writes nothing.
+        journal_level: ``messages`` writes every event, ``transitions`` leaves out those of single messages.
     """
 
     secondary: str
@@ -94,6 +97,8 @@ class PairedNamespaceOptions:
     close_timeout: float = 5.0
     allow_unsafe_secondary: bool = False
     classify_failure: Classifier | None = None
+    journal: str | None = None
+    journal_level: str = "messages"
 
     @classmethod
     def parse(cls, transport_options: Mapping[str, Any]) -> PairedNamespaceOptions:
@@ -241,6 +246,19 @@ def _queue_type(key: str, value: Any) -> str | None:
     return value  # type: ignore[no-any-return]
 
 
+def _folder(key: str, value: Any) -> str | None:
+    if value is not None and (not isinstance(value, str | os.PathLike) or not os.fspath(value)):
+        raise ConfigurationError(f"option {key!r} must be the path of a folder or None, not {value!r}")
+    # Absolute, since a worker that becomes a daemon changes its working directory.
+    return os.path.abspath(os.path.expanduser(os.fsdecode(value))) if value is not None else None
+
+
+def _level(key: str, value: Any) -> str:
+    if value not in ("messages", "transitions"):
+        raise ConfigurationError(f"option {key!r} must be 'messages' or 'transitions', not {value!r}")
+    return value  # type: ignore[no-any-return]
+
+
 def _classifier(key: str, value: Any) -> Classifier | None:
     if isinstance(value, str):
         try:
@@ -271,4 +289,6 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "close_timeout": _seconds(0),
     "allow_unsafe_secondary": _flag,
     "classify_failure": _classifier,
+    "journal": _folder,
+    "journal_level": _level,
 }

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from kombu_paired import events
+from kombu_paired import events, journal
 from kombu_paired.circuit import CircuitState, EntityCircuits, NamespaceReach, Transition
 from kombu_paired.declarations import DeclarationBook, Entity
 from kombu_paired.errors import (
@@ -135,6 +135,8 @@ class Pairing:
         self.primary = primary
         self.secondary = secondary
         self.events = EventStream()
+        if options.journal is not None:
+            journal.keep(options.journal, options.journal_level, self.events)
         self.book = DeclarationBook()
         self.circuits = EntityCircuits(options.failover_interval, clock)
         self.rotation = BacklogRotation((), options.backlog_retry_interval, clock)

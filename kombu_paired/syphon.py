@@ -284,6 +284,7 @@ class MessagePump:
             self.found_empty = not batch and not syphon.stopping.is_set()
             self._pairing.emit(EventKind.POLLED, entity=self.queue, detail=f"{len(batch)} messages")
             if batch:
+                self._tell_received(batch)
                 self._move(receiver, batch)
             else:
                 self._close_sender()
@@ -445,6 +446,11 @@ class MessagePump:
             self._tell(EventKind.ABANDONED, parcel.received.message)
         if len(parcels) == batch_size:
             self._syphon.stopping.wait(min(max(self._syphon.destinations.next_wake(), 0.1), FIRST_REST))
+
+    def _tell_received(self, batch: Sequence[Received]) -> None:
+        if self._pairing.anyone_wants(EventKind.RECEIVED_FROM_BACKLOG):
+            for received in batch:
+                self._tell(EventKind.RECEIVED_FROM_BACKLOG, received.message)
 
     def _tell_delivered(self, parcels: Sequence[_Parcel]) -> None:
         for parcel in parcels:

@@ -10,20 +10,24 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from celery import Celery, bootsteps
+from celery import Celery, bootsteps, signals, states
 from celery.utils.dispatch import Signal
 from celery.worker.control import Panel
 from click import Option
+from kombu import Connection
 
-from kombu_paired import events
+from kombu_paired import events, journal
+from kombu_paired.declarations import Entity
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.events import Event, EventKind
 from kombu_paired.options import without_secrets
 from kombu_paired.syphon import Syphon
-from kombu_paired.transport import pairing_of
+from kombu_paired.transport import Transport, pairing_of
 
 __all__ = ("SyphonStep", "backlog_unavailable", "diverted", "failed_over", "restored", "setup", "syphoned")
 
@@ -104,6 +108,9 @@ def setup(app: Celery) -> Celery:
             )
         )
     events.everywhere.listen(_send_signal, _SIGNALS)
+    signals.task_prerun.connect(_task_starts)
+    signals.task_postrun.connect(_task_ends)
+    signals.worker_process_shutdown.connect(_pool_process_exits)
     _hide_secrets_in_stats()
     return app
 
@@ -112,6 +119,51 @@ def _send_signal(event: Event) -> None:
     signal = _SIGNALS[event.kind]
     if signal.receivers:
         signal.send(sender=event.pairing, event=event)
+
+
+#: When the tasks began that this process runs: task id -> monotonic seconds.
+_started: dict[str, float] = {}
+#: A connection, never opened, through which a worker's process finds its pairing; None: its broker is a plain one.
+_connections: WeakKeyDictionary[Celery, Connection | None] = WeakKeyDictionary()
+
+
+def _task_starts(sender: Any, task_id: str, **kwargs: Any) -> None:
+    app = sender.app
+    is_wanted = events.everywhere.wants(EventKind.CONSUMED) or (app.conf.broker_transport_options or {}).get("journal")
+    if is_wanted and not sender.request.is_eager:
+        _started[task_id] = time.monotonic()
+
+
+def _task_ends(sender: Any, task_id: str, state: str | None = None, **kwargs: Any) -> None:
+    """Tell that a message was consumed: its task succeeded or failed, and does not run again."""
+    started = _started.pop(task_id, None)
+    if started is None or state in (states.RETRY, states.REJECTED):
+        return
+    seconds = time.monotonic() - started
+    connection = _connection_of(sender.app)
+    if connection is None:
+        return
+    came_by = sender.request.delivery_info or {}
+    pairing_of(connection).emit(
+        EventKind.CONSUMED,
+        entity=Entity(came_by.get("exchange") or "", came_by.get("routing_key") or "").path,
+        message_id=task_id,
+        seconds=seconds,
+        detail="" if state == states.SUCCESS else str(state),
+    )
+
+
+def _connection_of(app: Celery) -> Connection | None:
+    if app not in _connections:
+        connection = app.connection_for_write()
+        is_paired = isinstance(connection.transport, Transport)
+        _connections[app] = connection if is_paired else None
+    return _connections[app]
+
+
+def _pool_process_exits(**kwargs: Any) -> None:
+    """It ends without the interpreter's own goodbye."""
+    journal.close_all()
 
 
 def _hide_secrets_in_stats() -> None:
@@ -136,6 +188,6 @@ def _shown(broker: dict[str, Any]) -> dict[str, Any]:
     if "secondary" not in options:
         return {}
     hidden = {"primary_options", "secondary_options"}
-    shown = {key: value for key, value in options.items() if key not in hidden}
+    shown = {key: str(value) if key == "journal" else value for key, value in options.items() if key not in hidden}
     shown["secondary"] = without_secrets(options["secondary"])
     return {"hostname": without_secrets(str(broker.get("hostname"))), "transport_options": shown}

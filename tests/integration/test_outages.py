@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ from tests.integration.conftest import SEND_TIMEOUT
 from tests.support.brokers import BrokerNode
 from tests.support.nodes import ROOT
 from tests.support.shop import shop_environment
-from tests.support.traffic import Traffic, assert_backlog_empties, heard, wait_for
+from tests.support.traffic import Traffic, assert_backlog_empties, heard, produce_in_a_new_process, wait_for
 
 # -- rows 1 to 4, and 6: nobody notices, nothing is lost -----------------------------------------------------------
 
@@ -123,17 +122,6 @@ def test_all_run_that_was_published_while_the_primary_was_full(primary, secondar
     assert traffic.errors == []
     assert worker.alive()
     assert_backlog_empties(secondary)
-
-
-def produce_in_a_new_process(environment: dict[str, str], program: str) -> subprocess.CompletedProcess[str]:
-    """Run a program with the shop as ``app``."""
-    return subprocess.run(
-        [sys.executable, "-c", f"from tests.support.shop import app\n{program}"],
-        env=os.environ | environment | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
 
 
 def test_a_process_that_starts_while_the_primary_is_down_publishes(primary, secondary, options, paired_worker, ledger):

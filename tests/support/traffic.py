@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +14,7 @@ from typing import Any
 from kombu_paired import events
 from kombu_paired.events import Event, EventKind
 from tests.support.brokers import BrokerNode
+from tests.support.nodes import ROOT
 
 
 @dataclass
@@ -53,3 +57,14 @@ def wait_for(condition: Callable[[], Any], timeout: float, failure: str | Callab
 
 def assert_backlog_empties(node: BrokerNode, timeout: float = 10.0) -> None:
     wait_for(lambda: node.backlog() == 0, timeout, lambda: f"the backlog does not empty: {node.depths()}")
+
+
+def produce_in_a_new_process(environment: dict[str, str], program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program with the shop as ``app``."""
+    return subprocess.run(
+        [sys.executable, "-c", f"from tests.support.shop import app\n{program}"],
+        env=os.environ | environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )

@@ -27,7 +27,7 @@ FLOORS = [
 TOP = len(FLOORS) - 1  # the command line shows the rooms that stand apart, too
 FLOOR_OF = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 #: Rooms with a door to the outside only: what they may know of the package.
-APART = {"pipeline": {"journal", "pipeline"}, "emulator": {"emulator"}}
+APART = {"pipeline": {"events", "pipeline"}, "emulator": {"emulator"}}
 
 #: What is not installed with the package, and the rooms that may import it.
 OPTIONAL = {

@@ -51,6 +51,8 @@ DEFAULTS = {
     "close_timeout": 5,
     "allow_unsafe_secondary": False,
     "classify_failure": None,
+    "journal": None,
+    "journal_level": "messages",
 }
 
 #: option: (lowest, whether the lowest itself is allowed, highest)

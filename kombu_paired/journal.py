@@ -1,0 +1,498 @@
+"""The journal: writes what happens to files, one JSON object per line, for reports to read.
+
+Whoever sends puts an event into a queue in memory, and that is all it pays. A daemon thread writes the queue down a few
+times a second. No error of the journal reaches a sender: a disk that is full stops the journal, and not the sending.
+
+A file is ``<UTC hour>-<host>-<pid>-<microseconds since 1970>.jsonl.part`` while it is written, and ``….jsonl.gz``, or
+``….jsonl`` where there was no time to compress it, from then on. The fields of a line are those of
+:data:`kombu_paired.events.JOURNAL_FIELDS`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gzip
+import itertools
+import logging
+import math
+import os
+import re
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii as _quoted
+from typing import Any, BinaryIO
+
+from kombu_paired import events
+from kombu_paired.events import JOURNAL_VERSION, Event, EventKind, EventStream
+from kombu_paired.options import without_secrets
+
+__all__ = ("PER_MESSAGE", "Journal", "close_all", "keep", "kinds_of", "line_of")
+
+logger = logging.getLogger(__name__)
+
+#: Bytes that the journals of a folder may take. The oldest closed files are given up first.
+FOLDER_LIMIT = 1 << 30
+#: Bytes after which an hour's file is followed by another one, so that there are closed files to give up.
+FILE_LIMIT = 64 << 20
+#: Events that may wait in memory: some seconds of a busy process, or an hour of a quiet one with a full disk.
+QUEUE_LIMIT = 50_000
+#: Seconds between two writes; what a killed process leaves unwritten is no older.
+WRITE_EVERY = 0.2
+#: Events written at a time. Between two batches a sender that waits for the interpreter gets it.
+BATCH = 500
+#: Seconds after which a disk that failed is tried again.
+RETRY_AFTER = 30.0
+#: Seconds that leaving may take.
+GOODBYE = 0.5
+#: Bytes that are still compressed when the process exits; a larger file is left as it is.
+QUICK_TO_COMPRESS = 4 << 20
+#: Bytes compressed at a time.
+CHUNK = 256 << 10
+#: Characters of a detail.
+LONGEST_DETAIL = 1000
+#: Seconds after its hour in which a file that is still open has lost its writer: a living one closes it at the hour.
+ORPHANED = 7200.0
+HOUR = 3600
+
+#: Events that happen for each message, and so are left out at level ``transitions``. What went wrong for good
+#: (a dead letter, a message that nobody took) is not among them: an operator wants it.
+PER_MESSAGE = frozenset(
+    {
+        EventKind.SENT,
+        EventKind.SEND_FAILED,
+        EventKind.DIVERTED,
+        EventKind.RECEIVED_FROM_BACKLOG,
+        EventKind.SYPHONED,
+        EventKind.ABANDONED,
+        EventKind.CONSUMED,
+    }
+)
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://\S+")
+_NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
+_NAME = re.compile(r"(?P<hour>\d{8}T\d\d)-.+-\d+-(?P<start>\d+)\.jsonl(?P<state>|\.gz|\.part|\.gz\.tmp)")
+
+
+def kinds_of(level: str) -> frozenset[EventKind]:
+    """The events that are written at a level: ``transitions`` or ``messages``."""
+    return frozenset(EventKind) - (PER_MESSAGE if level == "transitions" else frozenset())
+
+
+# -- a line -----------------------------------------------------------------------------------------------------------
+
+
+def line_of(event: Event, host: str, pid: int, number: int) -> str:
+    """An event as a line, without its end. Fields that say nothing are left out.
+
+    Put together by hand, in less than half the time of a dict and an encoder: every message pays for it.
+    """
+    line = f'{{"v":{JOURNAL_VERSION},"time":{_microseconds(event.time) or 0}'
+    if (first_attempt := _microseconds(event.first_attempt)) is not None:
+        line += f',"first_attempt":{first_attempt}'
+    line += f',"host":{_quoted(host)},"pid":{pid},"seq":{number}'
+    line += f',"event":"{event.kind.value}","pairing":{_quoted(event.pairing)}'
+    if event.entity:
+        line += f',"entity":{_quoted(str(event.entity))}'
+    if event.message_id is not None:
+        line += f',"message_id":{_quoted(event.message_id)}'
+    if event.route:
+        line += f',"route":{_quoted(event.route)}'
+    if event.size is not None:
+        line += f',"bytes":{event.size}'
+    if event.failure is not None:
+        line += f',"failure":{_quoted(event.failure)}'
+    if event.seconds is not None and math.isfinite(ms := 1000 * event.seconds):
+        line += f',"ms":{ms:.3f}'
+    if event.maybe_duplicate:
+        line += ',"maybe_duplicate":true'
+    if event.detail:
+        line += f',"detail":{_quoted(_without_secrets(event.detail)[:LONGEST_DETAIL])}'
+    return line + "}"
+
+
+def _microseconds(seconds: float | None) -> int | None:
+    """None for what 64 bits cannot hold: a foreign message may claim any time."""
+    return round(seconds * 1_000_000) if seconds is not None and abs(seconds) < 2**63 / 1_000_000 else None
+
+
+def _without_secrets(detail: str) -> str:
+    """Details are written without secrets; this is for the driver that puts a whole URL into its error."""
+    return _URL.sub(lambda url: without_secrets(url[0]), detail) if "://" in detail else detail
+
+
+# -- the files --------------------------------------------------------------------------------------------------------
+
+
+class _OpenFile:
+    """The file that is written.
+
+    It has no buffer of its own: what was written survives the process, and a forked child inherits nothing to flush.
+    """
+
+    def __init__(self, folder: str, hour: int, host: str, pid: int) -> None:
+        os.makedirs(folder, exist_ok=True)
+        named = time.strftime("%Y%m%dT%H", time.gmtime(hour * HOUR))
+        for start in itertools.count(time.time_ns() // 1000):
+            self.path = os.path.join(folder, f"{named}-{_NO_NAME.sub('-', host)}-{pid}-{start}.jsonl.part")
+            with suppress(FileExistsError):
+                self._descriptor: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+                break
+        self.hour = hour
+        self.size = 0
+
+    def write(self, lines: bytes) -> None:
+        """Add whole lines. What cannot be added whole is taken back.
+
+        Raises:
+            OSError: the disk did not take them.
+        """
+        assert self._descriptor is not None
+        rest = memoryview(lines)
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self.size)
+                os.lseek(self._descriptor, self.size, os.SEEK_SET)
+            raise
+        self.size += len(lines)
+
+    def close(self) -> None:
+        """Let go of it; a forked child does the same with its copy, and the parent's is unaffected."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+def _finish(path: str, hurried: Callable[[], bool]) -> None:
+    """Give a file that nobody writes any more its last name, compressed unless that takes too long."""
+    plain = path.removesuffix(".part")
+    compressed, unfinished = plain + ".gz", plain + ".gz.tmp"
+    try:
+        if os.path.getsize(path) == 0:
+            os.unlink(path)
+            return
+        with open(path, "rb") as source, gzip.open(unfinished, "wb", compresslevel=6) as target:
+            is_whole = _copied(source, target, hurried)
+        if is_whole:
+            os.replace(unfinished, compressed)  # in one step: a reader sees a whole file or none
+            os.unlink(path)
+            return
+    except OSError as failure:
+        logger.info("journal: %s stays as it is, not compressed: %s", plain, failure)
+    with suppress(OSError):
+        os.unlink(unfinished)
+    with suppress(OSError):
+        os.replace(path, plain)
+
+
+def _copied(source: BinaryIO, target: Any, hurried: Callable[[], bool]) -> bool:
+    while chunk := source.read(CHUNK):
+        if hurried() and os.fstat(source.fileno()).st_size > QUICK_TO_COMPRESS:
+            return False
+        target.write(chunk)
+        time.sleep(0)  # gevent and eventlet: let the others go on
+    return True
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A file of some journal in the folder."""
+
+    name: str
+    age: tuple[str, int]
+    size: int
+    is_closed: bool
+
+
+def _found_in(folder: str, now: float) -> Iterator[_Found]:
+    latest = time.strftime("%Y%m%dT%H", time.gmtime(now - ORPHANED))
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            parts = _NAME.fullmatch(entry.name)
+            if parts is None:
+                continue
+            with suppress(FileNotFoundError):  # another process may be tidying, too
+                state = entry.stat()
+                is_closed = parts["state"] in ("", ".gz") or (
+                    parts["hour"] < latest and state.st_mtime < now - ORPHANED
+                )
+                yield _Found(entry.name, (parts["hour"], int(parts["start"])), state.st_size, is_closed)
+
+
+def _trim(folder: str, limit: int, now: float) -> str:
+    """Give up the oldest closed files until the folder is within its limit; what was given up, in a sentence."""
+    found = sorted(_found_in(folder, now), key=lambda each: each.age)
+    total = sum(each.size for each in found)
+    given_up: list[_Found] = []
+    for each in found:
+        if total <= limit:
+            break
+        if each.is_closed:
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, each.name))
+                given_up.append(each)
+            total -= each.size
+    if not given_up:
+        return ""
+    size = sum(each.size for each in given_up)
+    return (
+        f"{len(given_up)} files of {size} bytes given up, from {given_up[0].name} to {given_up[-1].name}: "
+        f"the folder may take {limit} bytes"
+    )
+
+
+# -- the journal ------------------------------------------------------------------------------------------------------
+
+
+class Journal:
+    """Writes the events of one process to one folder.
+
+    Arguments:
+        folder: where; made when the first line is written.
+        wall_clock: seconds since 1970, UTC.
+    """
+
+    def __init__(self, folder: str, *, wall_clock: Callable[[], float] = time.time) -> None:
+        self.folder = folder
+        self._wall_clock = wall_clock
+        self._file: _OpenFile | None = None
+        self.start_clean()
+
+    def __repr__(self) -> str:
+        return f"<Journal {self.folder}>"
+
+    def start_clean(self) -> None:
+        """As new, with nothing of the parent's: for a process that was forked."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+        self._host, self._pid = socket.gethostname(), os.getpid()
+        self._numbers = itertools.count(1)
+        self._queue: deque[tuple[int, Event]] = deque()
+        self._batch: list[tuple[int, Event]] = []
+        self._ended: deque[str] = deque()
+        self._awake = threading.Event()
+        self._stopping = threading.Event()
+        self._writing = threading.Lock()
+        self._starting = threading.Lock()
+        self._writer: threading.Thread | None = None
+        self._dropped = 0
+        self._dropping = threading.Lock()
+        self._has_failed = False
+        self._retry_at = -math.inf
+        self._must_trim = False
+        self._pairing = ""
+
+    def hear(self, event: Event) -> None:
+        """Have an event written, soon: the listener. Returns at once, except when a pairing was closed."""
+        number = next(self._numbers)
+        if len(self._queue) >= QUEUE_LIMIT:
+            with self._dropping:
+                self._dropped += 1
+            return
+        self._queue.append((number, event))
+        if not self._awake.is_set():
+            self._wake()
+        if event.kind is EventKind.CLOSED:
+            self.flush()  # often the last thing that a process does
+
+    def flush(self, timeout: float = GOODBYE) -> None:
+        """Write what is queued now, and not in a moment."""
+        if self._writing.acquire(timeout=timeout):
+            try:
+                self._write_queued()
+            finally:
+                self._writing.release()
+
+    def close(self, timeout: float = GOODBYE) -> None:
+        """Write what is queued, and end the file. An event that comes later begins another one."""
+        deadline = time.monotonic() + timeout
+        self._stopping.set()
+        self._awake.set()
+        if self._writing.acquire(timeout=timeout):
+            try:
+                self._retry_at = -math.inf
+                self._write_queued()
+                self._end_file()
+            finally:
+                self._writing.release()
+        self._finish_files()
+        writer = self._writer
+        if writer is not None and writer is not threading.current_thread():
+            writer.join(max(deadline - time.monotonic(), 0))
+        self._awake.clear()
+        if self._queue:
+            self._wake()
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        self._awake.set()
+        writer = self._writer
+        if (writer is None or not writer.is_alive()) and self._starting.acquire(blocking=False):
+            try:
+                self._stopping.clear()
+                writer = threading.Thread(target=self._run, name="kombu-paired-journal", daemon=True)
+                writer.start()
+                self._writer = writer
+                _close_with_multiprocessing()
+            except RuntimeError:  # no thread is to be had; when the interpreter exits, close() writes what is queued
+                self._awake.clear()
+            finally:
+                self._starting.release()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._awake.wait(self._seconds_to_rest())
+            self._stopping.wait(WRITE_EVERY)  # more will come, and is written together
+            self._awake.clear()
+            self.flush(timeout=-1)
+            try:
+                self._finish_files()
+                self._keep_within_limit()
+            except Exception:
+                logger.exception("journal %s: unexpected; it goes on", self.folder)
+
+    def _seconds_to_rest(self) -> float | None:
+        """Until there is something to do though nothing happens: the hour ends, or a failed disk is tried again."""
+        if self._batch:
+            return max(self._retry_at - time.monotonic(), 0)
+        if self._file is not None:
+            return HOUR - self._wall_clock() % HOUR
+        return None
+
+    # -- writing, by whoever has the lock -----------------------------------------------------------------------------
+
+    def _write_queued(self) -> None:
+        if time.monotonic() < self._retry_at:
+            return
+        try:
+            if self._file is not None and self._file.hour != self._wall_clock() // HOUR and not self._queue:
+                self._end_file()
+            while self._batch or self._queue:
+                self._batch = self._batch or list(self._next_batch())
+                self._write(self._batch)
+                self._batch = []
+                time.sleep(0)
+        except OSError as failure:
+            self._failed(failure)
+        except Exception:
+            logger.exception("journal %s: %d events are not written", self.folder, len(self._batch))
+            self._batch = []
+
+    def _next_batch(self) -> Iterator[tuple[int, Event]]:
+        """Events of one hour."""
+        hour = self._queue[0][1].time // HOUR
+        for _ in range(BATCH):
+            if not self._queue or self._queue[0][1].time // HOUR > hour:
+                return
+            yield self._queue.popleft()
+
+    def _write(self, batch: list[tuple[int, Event]]) -> None:
+        lines = "".join(line_of(event, self._host, self._pid, number) + "\n" for number, event in batch)
+        file = self._file_for(int(batch[0][1].time // HOUR))
+        file.write(lines.encode("ascii"))
+        self._pairing = batch[-1][1].pairing
+        if self._has_failed or self._dropped:
+            self._tell_that_it_goes_on()
+
+    def _file_for(self, hour: int) -> _OpenFile:
+        file = self._file
+        if file is not None and (hour > file.hour or file.size >= FILE_LIMIT):
+            self._end_file()
+        if self._file is None:
+            self._file = _OpenFile(self.folder, hour, self._host, self._pid)
+            self._must_trim = True
+        return self._file
+
+    def _end_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+            self._ended.append(file.path)
+
+    def _failed(self, failure: OSError) -> None:
+        """Stop for a while. The next line goes into a new file: this one may end in half a line."""
+        self._retry_at = time.monotonic() + RETRY_AFTER
+        self._end_file()
+        if not self._has_failed:
+            self._has_failed = True
+            logger.error(
+                "journal %s is not written: %s. Sending goes on, and it is tried again every %g s. Make room, or give "
+                "the option 'journal' another folder",
+                self.folder,
+                failure,
+                RETRY_AFTER,
+            )
+
+    def _tell_that_it_goes_on(self) -> None:
+        with self._dropping:
+            dropped, self._dropped = self._dropped, 0
+        self._has_failed = False
+        logger.warning("journal %s goes on; %d events are missing, and leave holes in seq", self.folder, dropped)
+
+    # -- tidying ------------------------------------------------------------------------------------------------------
+
+    def _finish_files(self) -> None:
+        while True:
+            try:
+                path = self._ended.popleft()
+            except IndexError:
+                return
+            _finish(path, self._stopping.is_set)
+            self._must_trim = True
+
+    def _keep_within_limit(self) -> None:
+        if not self._must_trim:
+            return
+        self._must_trim = False
+        try:
+            given_up = _trim(self.folder, FOLDER_LIMIT, self._wall_clock())
+        except OSError as failure:
+            logger.info("journal %s cannot be trimmed: %s", self.folder, failure)
+            return
+        if given_up:
+            event = Event(EventKind.JOURNAL_TRIMMED, self._wall_clock(), self._pairing, detail=given_up)
+            self.hear(event)
+            events.everywhere.emit(event)
+
+
+_journals: dict[str, Journal] = {}
+
+
+def keep(folder: str, level: str, stream: EventStream) -> Journal:
+    """Write the events of a stream to a folder; all streams of a process share the folder's journal."""
+    journal = _journals.setdefault(folder, Journal(folder))
+    stream.listen(journal.hear, kinds_of(level))
+    return journal
+
+
+def close_all() -> None:
+    """Write down what is queued and end the files: the process exits."""
+    for journal in list(_journals.values()):
+        journal.close()
+
+
+def _close_with_multiprocessing() -> None:
+    """Its child processes end with a goodbye of its own, and without the interpreter's."""
+    process, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
+    if process is not None and util is not None and process.parent_process() is not None:
+        util.Finalize(None, close_all, exitpriority=0)
+
+
+def _start_clean_after_fork() -> None:
+    for journal in _journals.values():
+        journal.start_clean()
+
+
+os.register_at_fork(after_in_child=_start_clean_after_fork)
+atexit.register(close_all)
