@@ -147,6 +147,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self.qos.restore_at_shutdown = False
         self._fetchers: dict[str, Fetcher] = {}
         self._no_ack: set[str] = set()
+        self._told: set[str] = set()
         self._get_links: dict[str, ReceiverLink] = {}
         self._got: dict[str, tuple[ReceiverLink, Any]] = {}
         self._short_lived: dict[str, float] = {}
@@ -221,13 +222,15 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     @contextmanager
     def _later_if_away(self, what: str) -> Iterator[None]:
-        """Remote control and events can wait for the management of the namespace; tasks must not wait for them."""
+        """Remote control and events can wait for a management that is away alone; tasks must not wait for them."""
         try:
             yield
         except Exception as exc:
-            if not is_away(exc):
+            if not is_away(exc) or not was_let_in(exc):
                 raise
-            logger.warning("%s cannot be made at the moment (%s); it is tried again when it is missing", what, exc)
+            log = logger.debug if what in self._told else logger.warning
+            self._told.add(what)
+            log("%s cannot be made at the moment (%s); it is tried again when it is missing", what, exc)
 
     def queue_declare(self, queue: str = "", passive: bool = False, **arguments: Any) -> Any:
         transport = self.transport
