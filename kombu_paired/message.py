@@ -18,7 +18,7 @@ from typing import Any
 from kombu_paired.declarations import Declaration, Entity, decode_declarations, encode_declarations
 from kombu_paired.errors import ExpiredInBacklog, MalformedBacklogMessage, MessageTooLarge
 
-__all__ = ("BACKLOG_MARK", "Diversion", "Message", "diversion_of", "from_backlog", "to_backlog")
+__all__ = ("BACKLOG_MARK", "LARGEST_GROWTH", "Diversion", "Message", "diversion_of", "from_backlog", "to_backlog")
 
 #: What is in the name of every backlog queue, between the primary's name and its number.
 BACKLOG_MARK = "/x-servicebus-transfer/"
@@ -47,6 +47,10 @@ ALIASES = {
     "scheduled_enqueue_time_utc": "x-ms-scheduledenqueuetimeutc",
 }
 _OURS = frozenset({PATH, *ALIASES.values()})
+
+
+#: An encoding takes at most so many bytes for one of :attr:`Message.size`: JSON, for a letter that it escapes.
+LARGEST_GROWTH = 6
 
 
 @dataclass
@@ -222,7 +226,7 @@ def diversion_of(stored: Message) -> Diversion:
 
 
 def _fitted(stored: Message, max_size: int | None, size_of: Callable[[Message], int]) -> Message:
-    if max_size is None or 2 * stored.size < max_size:
+    if max_size is None or LARGEST_GROWTH * stored.size < max_size:
         return stored
     size = size_of(stored)
     if size <= max_size:

@@ -29,7 +29,7 @@ from kombu_paired.errors import (
 )
 from kombu_paired.events import Event, EventKind, EventStream
 from kombu_paired.failures import FailureKind, Response
-from kombu_paired.message import BACKLOG_MARK, Diversion, Message, to_backlog
+from kombu_paired.message import BACKLOG_MARK, LARGEST_GROWTH, Diversion, Message, to_backlog
 from kombu_paired.namespaces.base import Namespace, Sender
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.ping import Pinger
@@ -569,7 +569,7 @@ class Pairing:
     def _require_room_at_home(self, message: Message) -> None:
         """What the primary would refuse must not wait in the backlog first."""
         limit = self.primary.max_message_size
-        if limit is None or 2 * message.size < limit:
+        if limit is None or LARGEST_GROWTH * message.size < limit:
             return
         size = self.primary.encoded_size(message)
         if size > limit:

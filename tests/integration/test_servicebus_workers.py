@@ -213,6 +213,40 @@ def test_a_rejected_task_is_a_dead_letter_with_a_reason(primary, environment):
         wait_for(lambda: primary.status()["queues"]["orders"]["dead_lettered"] == 1, 5, "no dead letter")
 
 
+def test_what_comes_again_says_so(primary, environment):
+    with (
+        kombu.Connection(f"paired+{url_of(primary)}", transport_options=_options(environment())) as connection,
+        connection.channel() as channel,
+    ):
+        queue = kombu.Queue("orders")(channel)
+        queue.declare()
+        seen = []
+
+        def take(body, message):
+            seen.append(message.delivery_info["redelivered"])
+            message.reject(requeue=True) if len(seen) == 1 else message.ack()
+
+        with kombu.Consumer(channel, [queue], callbacks=[take]):
+            kombu.Producer(channel).publish({"n": 1}, routing_key="orders", serializer="json")
+            while len(seen) < 2:
+                connection.drain_events(timeout=10)
+    assert seen == [False, True]
+
+
+def test_a_consumer_that_leaves_takes_no_shared_auto_delete_queue_with_it(primary, environment):
+    queue = kombu.Queue("shared", auto_delete=True)
+    bodies = []
+    url, options = f"paired+{url_of(primary)}", _options(environment())
+    with kombu.Connection(url, transport_options=options) as stays:
+        leaves = kombu.Connection(url, transport_options=options)
+        with kombu.Consumer(leaves.channel(), [queue]):
+            kombu.Producer(stays.channel()).publish("one", routing_key="shared")
+        leaves.release()
+        with kombu.Consumer(stays.channel(), [queue], callbacks=[lambda body, message: bodies.append(body)]):
+            stays.drain_events(timeout=10)
+    assert bodies == ["one"]
+
+
 def test_a_message_that_is_no_task_is_a_dead_letter_and_the_worker_goes_on(primary, environment, start_worker, ledger):
     from azure.servicebus import ServiceBusClient, ServiceBusMessage
 

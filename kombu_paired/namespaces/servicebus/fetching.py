@@ -116,6 +116,12 @@ class Fetcher:
         with self._changed:
             self._changed.notify()
 
+    def taken(self) -> None:
+        """The consumer took a message over: there is room for another."""
+        with self._changed:
+            self.buffered -= 1
+            self._changed.notify()
+
     def cancel(self) -> None:
         """Fetch no more, and give back what was not delivered; what was can still be settled."""
         with self._changed:
@@ -240,6 +246,9 @@ class Fetcher:
         if is_ping(received):
             self._settle_now(link, "complete", received)
             return
+        if self._cancelled:  # it came too late to be delivered, and must not wait for the end of a warm shutdown
+            self._settle_now(link, "abandon", received)
+            return
         try:
             raw = from_envelope(received)
         except ValueError as exc:
@@ -250,12 +259,14 @@ class Fetcher:
                 link, "dead_letter", received, reason="MalformedMessage", error_description=str(exc)[:1024]
             )
             return
-        self.buffered += 1
+        with self._changed:
+            self.buffered += 1
         if self._no_ack:
             self._deliver(self.queue, raw, None)
             return
         tag = str(uuid.uuid4())
         raw["properties"]["delivery_tag"] = tag
+        raw["properties"]["delivery_info"]["redelivered"] = bool(received.delivery_count)
         self.held[tag] = Held(self, received, _renewal_time(received))
         self._deliver(self.queue, raw, tag)
 
@@ -299,8 +310,11 @@ class Fetcher:
         if link is not None:
             link.drop()
         with self._changed:
+            lost = len(self.held) + len(self._to_settle)
             self.held.clear()
             self._to_settle.clear()
+        if lost and not self._no_ack:
+            logger.warning("the link to %s is lost: %d messages come again when their locks end", self.queue, lost)
 
 
 def _renewal_time(received: Any) -> float:

@@ -151,6 +151,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self._get_links: dict[str, ReceiverLink] = {}
         self._got: dict[str, tuple[ReceiverLink, Any]] = {}
         self._short_lived: dict[str, float] = {}
+        self._exclusive: set[str] = set()
         self._consumed_short_lived: set[str] = set()
 
     # -- names and routes ---------------------------------------------------------------------------------------
@@ -244,6 +245,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         if idle is None:
             transport.entities.ensure_queue(self.entity(queue), transport.timeout)
         else:
+            if arguments.get("exclusive"):
+                self._exclusive.add(queue)
             self._short_lived[queue] = idle  # bound to a topic it is a subscription, and no queue
         return queue_declare_ok_t(queue, 0, 0)
 
@@ -379,13 +382,12 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         prefetch = self.qos.prefetch_count
         if fetcher.queue in self._no_ack or not prefetch:
             return FETCH_AHEAD - fetcher.buffered
-        return int(prefetch) - sum(len(each.held) for each in self._fetchers.values())
+        return int(prefetch) - sum(len(each.held) for each in list(self._fetchers.values()))
 
     def accept(self, fetcher: Fetcher, tag: str | None) -> bool:
         """Whether a fetched message is still to be delivered."""
-        fetcher.buffered -= 1
+        fetcher.taken()
         if tag is None:
-            fetcher.wake()
             return not self.closed
         held = fetcher.held.get(tag)
         if held is None:
@@ -464,10 +466,14 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         super().close()
 
     def _delete_short_lived(self, timeout: float) -> None:
-        """What only this consumer had. The service deletes it too, when it has been idle for long enough."""
+        """What only this consumer had: its subscriptions and exclusive queues.
+
+        An auto-delete queue may have other consumers. The service deletes it when it has been idle for long enough.
+        """
+        mine = self._consumed_short_lived & (self._exclusive | self.transport.subscriptions.keys())
         before, self.transport.timeout = self.transport.timeout, timeout
         try:
-            for queue in self._consumed_short_lived & self._short_lived.keys():
+            for queue in mine:
                 self.queue_delete(queue)
         except Exception as exc:
             logger.debug("deleting what only this consumer had: %r", exc)
