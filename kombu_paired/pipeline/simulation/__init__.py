@@ -1,0 +1,13 @@
+"""Journals of a fleet with a known truth: demo data, and the oracle of the pipeline's tests.
+
+:func:`simulate` writes what the processes of a fleet would have written, outages and all, and beside it the rows that
+the tables ``messages``, ``outages`` and ``quality`` must then have. No Spark in it, and nothing of the rest of the
+package but the journal's fields.
+"""
+
+from __future__ import annotations
+
+from kombu_paired.pipeline.simulation.fleet import Outcome, simulate
+from kombu_paired.pipeline.simulation.settings import OUTAGE_KINDS, Settings
+
+__all__ = ("OUTAGE_KINDS", "Outcome", "Settings", "simulate")
