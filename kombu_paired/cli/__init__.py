@@ -8,6 +8,7 @@ from kombu_paired import __version__
 from kombu_paired.cli.check import check as check_command
 from kombu_paired.cli.cost import cost as cost_command
 from kombu_paired.cli.demo import demo as demo_command
+from kombu_paired.cli.report import report as report_command
 from kombu_paired.cli.simulate import simulate as simulate_command
 from kombu_paired.cli.status import status as status_command
 from kombu_paired.cli.syphon import syphon as syphon_command
@@ -37,5 +38,6 @@ for _command in (
     emulator_command,
     cost_command,
     simulate_command,
+    report_command,
 ):
     main.add_command(_command)

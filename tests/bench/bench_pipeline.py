@@ -1,0 +1,151 @@
+"""How long does a report take, against a bare scan of the same files, in one run?
+
+    python -m tests.bench.bench_pipeline [--events N] [--rounds N] [--keep FOLDER]
+
+A simulated fleet to which everything happens writes about so many events (10^6 by default), and a tenth of them. The
+bare scan reads the same compressed JSON with the same schema and writes nothing. DuckDB and Polars, where they are
+installed, read the same files, and make the table of messages alone, with its fates: less than the report does. All
+are warmed up with the small fleet first. Wall time, and time of the processor, which tells more on a busy machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pyspark.sql import SparkSession
+
+from kombu_paired.pipeline.report import make_report
+from kombu_paired.pipeline.schema import journal_schema
+from kombu_paired.pipeline.session import spark_session
+from kombu_paired.pipeline.simulation import Settings, simulate
+
+#: Events that a message makes, about.
+EVENTS_OF_A_MESSAGE = 2.7
+
+IDS = "message_id IS NOT NULL"
+#: The fates of messages, of events without copies; what the report says in more than one row of a process's lines.
+FATES = """
+WITH events AS (SELECT DISTINCT ON (host, pid, seq, time) * FROM lines WHERE v = 1 AND message_id IS NOT NULL),
+gathered AS (
+    SELECT message_id, min(entity) FILTER (event IN ('sent', 'diverted', 'syphoned')) AS entity,
+        min(first_attempt) AS first_sent, min(bytes) AS bytes, min(route) AS route, bool_or(maybe_duplicate) AS maybe,
+        min(time) FILTER (event = 'sent') AS sent_at, min(time) FILTER (event = 'diverted') AS diverted_at,
+        min(time) FILTER (event = 'syphoned') AS syphoned_at, min(time) FILTER (event = 'consumed') AS consumed_at,
+        count(*) FILTER (event = 'sent') AS sent, count(*) FILTER (event = 'diverted') AS diverted,
+        count(*) FILTER (event = 'syphoned') AS syphoned, count(*) FILTER (event = 'dead_lettered') AS dead,
+        count(*) FILTER (event = 'consumed') AS consumed
+    FROM events GROUP BY message_id)
+SELECT *, CASE WHEN greatest(sent + syphoned, consumed) > greatest(sent + diverted, 1) THEN 'duplicated'
+    WHEN diverted > syphoned + dead THEN 'waiting' WHEN dead > 0 THEN 'dead-lettered'
+    WHEN diverted + syphoned > 0 THEN 'recovered' WHEN sent > 0 THEN 'direct' ELSE 'unknown' END AS fate
+FROM gathered
+"""
+
+
+def fleet(events: int, folder: Path) -> Path:
+    """A folder of journals; made once, if the folder is kept."""
+    place = folder / f"{events}"
+    if not place.exists():
+        # No binary file: a bare scan would stop at the one that is no gzip.
+        messages = round(events / EVENTS_OF_A_MESSAGE)
+        settings = Settings(processes=100, entities=50, messages=messages, binary=0)
+        simulate(settings, place / "journals", place / "truth")
+    return place / "journals"
+
+
+def processor_seconds() -> float:
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    below = [each.cpu_times() for each in psutil.Process().children(recursive=True)]
+    return own.ru_utime + own.ru_stime + sum(each.user + each.system for each in below)
+
+
+def timed(what: Callable[[], Any], rounds: int) -> dict[str, float]:
+    """Medians of wall and processor seconds."""
+    walls, processors = [], []
+    for _ in range(rounds):
+        began, used = time.perf_counter(), processor_seconds()
+        what()
+        walls.append(time.perf_counter() - began)
+        processors.append(processor_seconds() - used)
+    return {"wall_s": round(statistics.median(walls), 1), "cpu_s": round(statistics.median(processors), 1)}
+
+
+def bare_scan(spark: SparkSession, journals: Path) -> None:
+    spark.read.schema(journal_schema()).json(str(journals)).write.format("noop").mode("overwrite").save()
+
+
+def report(spark: SparkSession, journals: Path, out: Path, steps: dict[str, float]) -> None:
+    made = make_report(spark, [str(journals)], str(out))
+    truth = json.loads((journals.parent / "truth" / "truth-balance.json").read_text())
+    assert {name: made.balance[name] for name in truth} == truth
+    steps.update({name: round(seconds, 1) for name, seconds in made.seconds.items()})
+
+
+def by_duckdb(journals: Path, out: Path) -> None:
+    import duckdb
+
+    types = {"bigint": "BIGINT", "double": "DOUBLE", "string": "VARCHAR", "boolean": "BOOLEAN"}
+    columns = {each.name: types[each.dataType.simpleString()] for each in journal_schema().fields}
+    with duckdb.connect() as connection:
+        connection.execute(f"SET threads = {os.cpu_count()}")
+        connection.execute(
+            f"CREATE VIEW lines AS SELECT * FROM read_json('{journals}/*.jsonl*', columns = {columns}, "
+            "format = 'newline_delimited', ignore_errors = true)"
+        )
+        connection.execute(f"COPY ({FATES}) TO '{out}' (FORMAT parquet)")
+
+
+def by_polars(journals: Path, out: Path) -> None:
+    import polars as pl
+
+    types = {"bigint": pl.Int64, "double": pl.Float64, "string": pl.String, "boolean": pl.Boolean}
+    schema = {each.name: types[each.dataType.simpleString()] for each in journal_schema().fields}
+    lines = pl.scan_ndjson(f"{journals}/*.jsonl*", schema=schema, ignore_errors=True)
+    pl.SQLContext(lines=lines).execute(FATES).sink_parquet(out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--events", type=float, default=1e6)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="a folder where the journals are kept for another run")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch, spark_session() as spark:
+        place = options.keep or Path(scratch)
+        large, small = (fleet(round(each), place) for each in (options.events, options.events / 10))
+        out, steps = Path(scratch, "out"), {}
+        result: dict[str, Any] = {}
+        bare_scan(spark, small)
+        report(spark, small, out, steps)
+        for name, journals in (("small", small), ("large", large)):
+            scan = timed(lambda journals=journals: bare_scan(spark, journals), options.rounds)
+            ours = timed(lambda journals=journals: report(spark, journals, out, steps), options.rounds)
+            result[name] = {"scan": scan, "report": ours, "steps": dict(steps)}
+            result[name] |= {f"times_{unit}": round(ours[unit] / scan[unit], 2) for unit in ("wall_s", "cpu_s")}
+            print(json.dumps({name: result[name]}), flush=True)
+        result["growth_of_10"] = {
+            unit: round(result["large"]["report"][unit] / result["small"]["report"][unit], 1)
+            for unit in ("wall_s", "cpu_s")
+        }
+        for name, other in (("duckdb", by_duckdb), ("polars", by_polars)):
+            if importlib.util.find_spec(name):
+                result[name] = timed(lambda other=other: other(large, Path(scratch, "other.parquet")), options.rounds)
+                print(json.dumps({name: result[name]}), flush=True)
+        [java] = psutil.Process().children()
+        result["java_peak_mib"] = round(java.memory_info().rss / 2**20)
+    print(json.dumps({**result, "events": int(options.events), "load": round(os.getloadavg()[0], 2)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""One Spark session for all tests of the pipeline, and journals to read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from kombu_paired.pipeline.session import SparkUnavailable, require_spark, spark_session
+
+#: What makes a session of small jobs quick; a report of real journals would be slower for it.
+FOR_TESTS = {
+    "spark.master": "local[2]",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+}
+#: Java compiles little, since little runs twice.
+JAVA_FOR_TESTS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator:
+    """The session; where Spark is not installed its tests are skipped, and where CI is set they fail."""
+    try:
+        require_spark()
+    except SparkUnavailable as exc:
+        if os.environ.get("CI"):
+            pytest.fail(str(exc), pytrace=False)
+        pytest.skip(str(exc))
+    os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_FOR_TESTS)
+    with spark_session(settings=FOR_TESTS) as session:
+        yield session

@@ -1,0 +1,76 @@
+"""The tables of a simulated fleet, made step by step, so that a test can look at any of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from kombu_paired.pipeline.messages import messages
+from kombu_paired.pipeline.outages import intervals, outages
+from kombu_paired.pipeline.quality import processes, without_copies
+from kombu_paired.pipeline.reading import accepted, find_journals, read_events, write_events
+from kombu_paired.pipeline.schema import journal_schema
+from kombu_paired.pipeline.simulation import Settings, simulate
+
+
+@dataclass
+class Fleet:
+    """A fleet's journals, and what the pipeline makes of them.
+
+    Attributes:
+        lines: every event once, as Python reads it.
+    """
+
+    folder: Path
+    truth: Path
+    lines: list[dict[str, Any]]
+    events: DataFrame
+    intervals: DataFrame
+    messages: DataFrame
+    outages: DataFrame
+
+    def saved(self, table: DataFrame, name: str) -> DataFrame:
+        """The table, worked out once."""
+        return saved(table, self.folder.parent / "out" / name)
+
+    def truth_messages(self) -> list[dict[str, Any]]:
+        with gzip.open(self.truth / "truth-messages.jsonl.gz", "rt") as file:
+            return [json.loads(line) for line in file]
+
+
+def made_of(spark: SparkSession, settings: Settings, place: Path) -> Fleet:
+    """Simulate, read, and save the first tables."""
+    folder, truth, out = place / "journals", place / "truth", place / "out"
+    simulate(settings, folder, truth)
+    write_events(spark, find_journals(spark, [str(folder)]), str(out / "events"))
+
+    every = accepted(read_events(spark, str(out / "events")))
+    events = without_copies(every, saved(processes(every), out / "processes"))
+    found, failing = saved(messages(events), out / "messages"), saved(intervals(events), out / "intervals")
+    happened = saved(outages(failing, events, found), out / "outages")
+    return Fleet(folder, truth, read_lines(folder), events, failing, found, happened)
+
+
+def saved(table: DataFrame, place: Path) -> DataFrame:
+    table.write.parquet(str(place))
+    return table.sparkSession.read.schema(table.schema).parquet(str(place))
+
+
+def read_lines(folder: Path) -> list[dict[str, Any]]:
+    """Every event of clean journals, without the pipeline."""
+    lines = []
+    for file in sorted(folder.glob("*.jsonl.gz")):
+        with gzip.open(file, "rt") as content:
+            lines += [json.loads(line) for line in content]
+    return lines
+
+
+def events_of(spark: SparkSession, *lines: dict[str, Any]) -> DataFrame:
+    """Events by hand: what is left out is as of a process that does nothing else."""
+    common = {"v": 1, "host": "h", "pid": 1, "pairing": "main", "seq": 1}
+    return spark.createDataFrame([common | line for line in lines], journal_schema())
