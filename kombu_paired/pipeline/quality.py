@@ -5,13 +5,17 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-__all__ = ("QUALITY_COLUMNS", "doubled", "of_doubled", "of_single", "processes", "quality", "without_copies")
+from kombu_paired.pipeline.schema import EVENT_FIELDS
+
+__all__ = ("QUALITY_COLUMNS", "doubled", "once", "plain", "processes", "quality", "special", "without_copies")
 
 QUALITY_COLUMNS = ("file", "host", "pid", "problem", "count", "seconds")
 
 #: What makes two lines the same event. The time tells processes apart that had the same pid one after the other.
 IDENTITY = ("host", "pid", "seq", "time")
 PROCESS = ("host", "pid")
+#: What happens to every message on a good day: most of all events.
+PLAIN = ("sent", "consumed")
 #: A bigint keeps so many sequence numbers, a bit for each: 2 to the power of ...
 BLOCK_BITS = 6
 #: By how much a thread may be late with its line: the first of a process need not have the earliest time.
@@ -53,26 +57,43 @@ def doubled(processes: DataFrame) -> DataFrame:
     return processes.where(F.col("lines") > F.col("numbers")).select(*PROCESS)
 
 
-def of_single(events: DataFrame, processes: DataFrame) -> DataFrame:
-    """The events of all other processes, as they are."""
-    return events.join(F.broadcast(doubled(processes)), list(PROCESS), "left_anti")
+def special(events: DataFrame, processes: DataFrame) -> DataFrame:
+    """The few events that most tables ask for, so that these need not look through all.
+
+    Arguments:
+        events: the journal's fields.
+        processes: of :func:`processes`.
+
+    Returns:
+        The events that are not plain, and all of the doubled processes; with ``is_doubled``.
+    """
+    known = doubled(processes).withColumn("is_doubled", F.lit(True))
+    marked = events.join(F.broadcast(known), list(PROCESS), "left").fillna(False, "is_doubled")
+    return marked.where(F.col("is_doubled") | ~F.col("event").isin(*PLAIN)).select(*EVENT_FIELDS, "is_doubled")
 
 
-def of_doubled(events: DataFrame, processes: DataFrame) -> DataFrame:
+def plain(events: DataFrame, processes: DataFrame) -> DataFrame:
+    """The events that are not in :func:`special`: plain ones, of which there is no copy."""
+    found = events.where(F.col("event").isin(*PLAIN))
+    return found.join(F.broadcast(doubled(processes)), list(PROCESS), "left_anti")
+
+
+def once(special: DataFrame) -> DataFrame:
     """Each event of the doubled processes once, with ``copies``, those beyond the first."""
     same = Window.partitionBy(*IDENTITY)
     return (
-        events.join(F.broadcast(doubled(processes)), list(PROCESS), "left_semi")
+        special.where("is_doubled")
         .withColumn("copies", F.count("*").over(same) - 1)
         .withColumn("which", F.row_number().over(same.orderBy("event")))
         .where(F.col("which") == 1)
-        .drop("which")
+        .drop("which", "is_doubled")
     )
 
 
-def without_copies(events: DataFrame, processes: DataFrame) -> DataFrame:
-    """Each event once. Only the events of doubled processes are compared: a fleet has few, and looking costs."""
-    return of_single(events, processes).unionByName(of_doubled(events, processes).drop("copies"))
+def without_copies(special: DataFrame, once: DataFrame) -> DataFrame:
+    """The special events, each once: only those of doubled processes are compared, since a fleet has few."""
+    single = special.where(~F.col("is_doubled"))
+    return single.select(*EVENT_FIELDS).unionByName(once.select(*EVENT_FIELDS))
 
 
 def quality(
@@ -84,7 +105,7 @@ def quality(
         rejected: file (a URL), problem: the lines that are no events.
         files: file (a path or URL), problem: the files without lines.
         processes: of :func:`processes`.
-        suspects: of :func:`of_doubled`.
+        suspects: of :func:`once`.
         messages: of :func:`kombu_paired.pipeline.messages.messages`.
 
     Returns:

@@ -18,7 +18,7 @@ from kombu_paired.pipeline.html import page, write_page
 from kombu_paired.pipeline.messages import messages, places
 from kombu_paired.pipeline.outages import intervals, outages
 from kombu_paired.pipeline.prices import PriceSheet
-from kombu_paired.pipeline.quality import doubled, of_doubled, of_single, processes, quality
+from kombu_paired.pipeline.quality import once, plain, processes, quality, special, without_copies
 from kombu_paired.pipeline.reading import accepted, find_journals, read_events, rejected, write_events
 from kombu_paired.pipeline.replay import arrivals, spans
 from kombu_paired.pipeline.session import with_settings
@@ -127,9 +127,9 @@ def make_tables(
         rows: of :func:`kombu_paired.pipeline.reading.read_events`.
         problems: path and problem of each file that gave no lines.
         out: a folder, or the URL of one. What it has of these names is replaced: ``messages``, ``outages`` and ``cost``
-            (by day), ``what_if``, ``quality``, ``report.html``; and what they were made of: ``processes``, ``doubled``
-            (the events of processes that are there more than once), ``places``, ``intervals``, ``heavy``, ``spans``,
-            ``arrivals``.
+            (by day), ``what_if``, ``quality``, ``report.html``; and what they were made of: ``processes``, ``special``
+            (all events but the plain ones), ``doubled`` (those of processes that are there more than once, once
+            each), ``places``, ``intervals``, ``heavy``, ``spans``, ``arrivals``.
         sheet: prices.
         metrics: of :func:`kombu_paired.pipeline.azure.read_metrics`; they make the table ``service``.
         on_step: told each of :data:`OF_TABLES` when it begins.
@@ -138,30 +138,31 @@ def make_tables(
     saved, every = work.saved, accepted(rows)
     with work.step("count lines"):
         writers = saved(processes(every), "processes")
-        is_doubled = not doubled(writers).isEmpty()
-        once = saved(of_doubled(every if is_doubled else every.limit(0), writers), "doubled")
-        events = of_single(every, writers).unionByName(once.drop("copies")) if is_doubled else every
+        apart = saved(special(every, writers), "special")
+        single = saved(once(apart), "doubled")
+        few = without_copies(apart, single)
+        events = plain(every, writers).unionByName(few)
     with work.step("messages"):
-        known = saved(places(every), "places")
+        known = saved(places(events), "places")
         with with_settings(spark, of_messages.SETTINGS):
             found = saved(messages(events, known), "messages", "day")
     with work.step("outages"):
-        failing = saved(intervals(events), "intervals")
+        failing = saved(intervals(few), "intervals")
         happened = saved(outages(failing, events, found), "outages", "day")
         if metrics is not None:
             saved(service_side(happened, metrics), "service")
         report.outages = _counts(happened, "scope", F.count("*"))
     with work.step("cost"):
-        weights = saved(heavy(events, found), "heavy")
+        weights = saved(heavy(few, found), "heavy")
         paid = saved(cost(events, weights, sheet), "cost", "day")
     with work.step("what if"):
-        failed = saved(spans(failing, events), "spans")
+        failed = saved(spans(failing, few), "spans")
         reach = {"longest_failover": max(GRID.failover_intervals), "longest_ping": max(GRID.ping_intervals)}
         came = saved(arrivals(events, failed, **reach), "arrivals")
-        tried = saved(what_if(failed, came, events, found, happened, paid).coalesce(1), "what_if")
+        tried = saved(what_if(failed, came, few, found, happened, paid).coalesce(1), "what_if")
     with work.step("quality"):
         files = spark.createDataFrame(problems, "file string, problem string")
-        wrong = saved(quality(rejected(rows), files, writers, once, found).coalesce(1), "quality")
+        wrong = saved(quality(rejected(rows), files, writers, single, found).coalesce(1), "quality")
         report.problems = _counts(wrong, "problem", F.sum("count"))
     with work.step("page"):
         tables = {"messages": found, "outages": happened, "quality": wrong, "cost": paid, "what_if": tried}

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kombu_paired.pipeline.messages import messages
 from kombu_paired.pipeline.outages import intervals, outages
-from kombu_paired.pipeline.quality import processes, without_copies
+from kombu_paired.pipeline.quality import once, plain, processes, special, without_copies
 from kombu_paired.pipeline.reading import accepted, find_journals, read_events, write_events
 from kombu_paired.pipeline.schema import journal_schema
 from kombu_paired.pipeline.simulation import Settings, simulate
@@ -50,10 +50,16 @@ def made_of(spark: SparkSession, settings: Settings, place: Path) -> Fleet:
     write_events(spark, find_journals(spark, [str(folder)]), str(out / "events"))
 
     every = accepted(read_events(spark, str(out / "events")))
-    events = without_copies(every, saved(processes(every), out / "processes"))
+    events = each_once(every, saved(processes(every), out / "processes"))
     found, failing = saved(messages(events), out / "messages"), saved(intervals(events), out / "intervals")
     happened = saved(outages(failing, events, found), out / "outages")
     return Fleet(folder, truth, read_lines(folder), events, failing, found, happened)
+
+
+def each_once(events: DataFrame, processes: DataFrame) -> DataFrame:
+    """The events without copies, as a report puts them together."""
+    apart = special(events, processes)
+    return plain(events, processes).unionByName(without_copies(apart, once(apart)))
 
 
 def saved(table: DataFrame, place: Path) -> DataFrame:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kombu_paired.pipeline.quality import QUALITY_COLUMNS, doubled, of_doubled, processes, quality, without_copies
-from tests.pipeline.tables import events_of
+from kombu_paired.pipeline.quality import QUALITY_COLUMNS, doubled, once, processes, quality, special
+from tests.pipeline.tables import each_once, events_of
 
 S = 1_000_000
 
@@ -51,7 +51,7 @@ def found(spark):
         spark.createDataFrame(rejected, "file string, problem string"),
         spark.createDataFrame(files, "file string, problem string"),
         processes(events),
-        of_doubled(events, processes(events)),
+        once(special(events, processes(events))),
         spark.createDataFrame([(0.0,), (0.25,), (3.0,)], "skew_s double"),
     )
     assert tuple(table.columns) == QUALITY_COLUMNS
@@ -86,5 +86,5 @@ def test_each_event_once(spark):
     events = events_of(spark, line(1), line(2), line(2), line(2, time=9), line(1, pid=2), line(1, host="other"))
     found = processes(events)
     assert [(row.host, row.pid) for row in doubled(found).collect()] == [("h", 1)]
-    rows = sorted((row.host, row.pid, row.seq, row.time) for row in without_copies(events, found).collect())
+    rows = sorted((row.host, row.pid, row.seq, row.time) for row in each_once(events, found).collect())
     assert rows == [("h", 1, 1, S), ("h", 1, 2, 9), ("h", 1, 2, 2 * S), ("h", 2, 1, S), ("other", 1, 1, S)]

@@ -16,13 +16,14 @@ from pyspark.sql import functions as F
 from kombu_paired.cli import main
 from kombu_paired.cli import report as cli_report
 from kombu_paired.pipeline import session
-from kombu_paired.pipeline.quality import doubled, processes, without_copies
+from kombu_paired.pipeline.quality import doubled, processes
 from kombu_paired.pipeline.reading import accepted, read_events
 from kombu_paired.pipeline.report import STEPS, make_report
 from kombu_paired.pipeline.schema import CORRUPT, lines_schema
 from kombu_paired.pipeline.session import SparkUnavailable, require_spark, with_settings
 from kombu_paired.pipeline.simulation import Settings, simulate
 from kombu_paired.pipeline.what_if import GRID
+from tests.pipeline.tables import each_once
 from tests.pipeline.truth import assert_is_truth
 from tests.pipeline.writing import line, write
 
@@ -107,7 +108,7 @@ def test_each_send_and_each_receive_is_an_operation(spark, out):
     stages = spark.read.parquet(str(out[1] / "cost")).groupBy("stage").agg(F.sum("operations")).collect()
     found = {row[0]: row[1] for row in stages}
     events = accepted(read_events(spark, str(out[1] / "events")))
-    single = without_copies(events, processes(events))
+    single = each_once(events, processes(events))
     calls = {row[0]: row[1] for row in single.groupBy("event").count().collect()}
     assert found["complete_at_primary"] == calls["consumed"]
     assert found["complete_in_backlog"] == calls["syphoned"] + calls["dead_lettered"] + calls["abandoned"]
@@ -122,7 +123,7 @@ def test_tables_are_partitioned_by_day(out):
 def test_copies_are_compared_only_where_there_are_any(spark, out):
     every = accepted(read_events(spark, str(out[1] / "events")))
     found = processes(every)
-    extra = every.count() - without_copies(every, found).count()
+    extra = every.count() - each_once(every, found).count()
     assert extra == out[0].problems["duplicate_events"]
     assert 0 < doubled(found).count() <= 3
 
