@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -77,8 +78,14 @@ LOOK = 0.05
     metavar="SECONDS",
     help="How long the primary stays dead.",
 )
+@click.option(
+    "--journal",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Where the processes write their journals, for a report.",
+)
 @json_option
-def demo(pair: str, messages: int, seconds: float | None, outage: float, as_json: bool) -> None:
+def demo(pair: str, messages: int, seconds: float | None, outage: float, journal: Path | None, as_json: bool) -> None:
     """Kill a broker in mid-traffic and lose nothing.
 
     Starts two brokers, a Celery worker and a producer in a temporary folder, kills the primary with SIGKILL while
@@ -95,7 +102,7 @@ def demo(pair: str, messages: int, seconds: float | None, outage: float, as_json
 
     try:
         with interruptible():
-            balance = _play(played, messages, seconds or played.seconds, outage, open_view(as_json))
+            balance = _play(played, messages, seconds or played.seconds, outage, journal, open_view(as_json))
     except (BrokerMissing, BrokerFailed, StageFailed) as exc:
         raise click.ClickException(str(exc)) from exc
     if as_json:
@@ -118,11 +125,18 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def _play(pair: Pair, messages: int, seconds: float, outage: float, view: AbstractContextManager[View]) -> Balance:
+def _play(
+    pair: Pair,
+    messages: int,
+    seconds: float,
+    outage: float,
+    journal: Path | None,
+    view: AbstractContextManager[View],
+) -> Balance:
     from kombu_paired.cli.demo_stage import Stage
     from kombu_paired.cli.demo_story import Story
 
-    with Stage(pair.kind, messages, seconds) as stage:
+    with Stage(pair.kind, messages, seconds, journal) as stage:
         story = Story(stage.folder, messages)
         with view as shown:
             shown.follow(stage, story)

@@ -34,8 +34,9 @@ class StageFailed(RuntimeError):
 class Stage:
     """Everything that the demo starts. Leaving the ``with`` block ends every process and removes the folder."""
 
-    def __init__(self, kind: Kind, messages: int, seconds: float) -> None:
+    def __init__(self, kind: Kind, messages: int, seconds: float, journal: Path | None = None) -> None:
         self.kind = kind
+        self._journal = journal
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         with ExitStack() as exits:
             self.folder = Path(tempfile.mkdtemp(prefix="kombu-paired-demo-"))
@@ -57,6 +58,8 @@ class Stage:
         options = {"secondary": self.secondary.url, **OPTIONS}
         if self.kind == "redis":
             options["primary_options"] = {"visibility_timeout": VISIBILITY_TIMEOUT}
+        if self._journal is not None:
+            options["journal"] = str(self._journal.absolute())
         return options
 
     def __enter__(self) -> Stage:

@@ -74,7 +74,7 @@ def special(events: DataFrame, processes: DataFrame) -> DataFrame:
 
 def plain(events: DataFrame, processes: DataFrame) -> DataFrame:
     """The events that are not in :func:`special`: plain ones, of which there is no copy."""
-    found = events.where(F.col("event").isin(*PLAIN))
+    found = events.where(F.col("event").isin(*PLAIN)).select(*EVENT_FIELDS)
     return found.join(F.broadcast(doubled(processes)), list(PROCESS), "left_anti")
 
 
