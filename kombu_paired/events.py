@@ -15,6 +15,7 @@ from dataclasses import dataclass
 __all__ = (
     "JOURNAL_FIELDS",
     "JOURNAL_VERSION",
+    "ORPHANED",
     "Event",
     "EventKind",
     "EventStream",
@@ -130,6 +131,8 @@ everywhere = EventStream()
 
 #: Version of the journal's lines; a reader refuses one that it does not know.
 JOURNAL_VERSION = 1
+#: Seconds after its hour in which a journal that is still open has lost its writer: a living one closes it at the hour.
+ORPHANED = 7200.0
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, BinaryIO
 
 from kombu_paired import events
-from kombu_paired.events import JOURNAL_VERSION, Event, EventKind, EventStream
+from kombu_paired.events import JOURNAL_VERSION, ORPHANED, Event, EventKind, EventStream
 from kombu_paired.options import without_secrets
 
 __all__ = ("PER_MESSAGE", "Journal", "close_all", "keep", "kinds_of", "line_of")
@@ -56,8 +56,6 @@ QUICK_TO_COMPRESS = 4 << 20
 CHUNK = 256 << 10
 #: Characters of a detail.
 LONGEST_DETAIL = 1000
-#: Seconds after its hour in which a file that is still open has lost its writer: a living one closes it at the hour.
-ORPHANED = 7200.0
 HOUR = 3600
 
 #: Events that happen for each message, and so are left out at level ``transitions``. What went wrong for good

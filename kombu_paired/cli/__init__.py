@@ -12,6 +12,7 @@ from kombu_paired.cli.report import report as report_command
 from kombu_paired.cli.simulate import simulate as simulate_command
 from kombu_paired.cli.status import status as status_command
 from kombu_paired.cli.syphon import syphon as syphon_command
+from kombu_paired.cli.watch import watch as watch_command
 from kombu_paired.emulator.command import emulator as emulator_command
 
 __all__ = ("main",)
@@ -39,5 +40,6 @@ for _command in (
     cost_command,
     simulate_command,
     report_command,
+    watch_command,
 ):
     main.add_command(_command)

@@ -97,7 +97,7 @@ def report(
 
 def _make(session: AbstractContextManager[Any], journals: Sequence[str], out: str, **options: Any) -> Report:
     from kombu_paired.pipeline.reading import NoJournals
-    from kombu_paired.pipeline.report import STEPS, make_report
+    from kombu_paired.pipeline.report import STEPS, TakenFolder, make_report
 
     with _progress(("start Spark", *STEPS)) as (on_step, watch):
         on_step("start Spark")
@@ -105,7 +105,7 @@ def _make(session: AbstractContextManager[Any], journals: Sequence[str], out: st
             watch(spark)
             try:
                 return make_report(spark, journals, out, on_step=on_step, **options)
-            except NoJournals as exc:
+            except (NoJournals, TakenFolder) as exc:
                 raise click.ClickException(str(exc)) from exc
 
 

@@ -9,6 +9,7 @@ import functools
 import gzip
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,7 +118,7 @@ def _sort_local(file: Path, found: Journals) -> None:
     place = str(file.absolute())
     try:
         is_empty = _is_empty(file)
-    except (OSError, EOFError):  # gzip's own errors are of these
+    except (OSError, EOFError, zlib.error):
         found.unreadable.append(place)
         return
     if is_empty:
@@ -195,11 +196,12 @@ def _write(lines: DataFrame, folder: str, since: int | None, until: int | None) 
     write(rows, folder)
 
 
-def judged(lines: DataFrame) -> DataFrame:
+def judged(lines: DataFrame, file: Column | None = None) -> DataFrame:
     """Tell events from what is none.
 
     Arguments:
         lines: the journal's fields and ``_corrupt_record``, as they come from files.
+        file: the URL of a line's file; by default it is the one that Spark reads.
 
     Returns:
         The fields of an event, with ``ms`` where a table asks for it. Of a line that is none, ``event``
@@ -221,6 +223,7 @@ def judged(lines: DataFrame) -> DataFrame:
         .when(is_incomplete | is_absurd | ~F.col("event").isin(*known_events()), "malformed")
     )
     is_event = F.col("problem").isNull()
+    place = F.input_file_name() if file is None else file
     whole = F.to_json(F.struct(*(each.name for each in journal_schema().fields)))
     own = {
         "event": F.when(is_event, F.col("event")).otherwise(REJECTED),
@@ -228,7 +231,7 @@ def judged(lines: DataFrame) -> DataFrame:
     }
     return lines.withColumn("problem", problem).select(
         *(own.get(name, F.col(name)).alias(name) for name in EVENT_FIELDS),
-        F.when(~is_event, F.input_file_name()).alias("file"),  # asked for each line, it would cost a tenth of the time
+        F.when(~is_event, place).alias("file"),  # asked for each line, it would cost a tenth of the time
         "problem",
         F.when(~is_event, F.coalesce(CORRUPT, whole)).alias("line"),
     )

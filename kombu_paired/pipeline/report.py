@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,11 +26,17 @@ from kombu_paired.pipeline.session import with_settings
 from kombu_paired.pipeline.storing import write
 from kombu_paired.pipeline.what_if import GRID, what_if
 
-__all__ = ("STEPS", "Report", "make_report", "make_tables")
+__all__ = ("LOCK", "STEPS", "Report", "TakenFolder", "make_report", "make_tables")
 
+#: A file in the folder of a watch, and of no other.
+LOCK = "watch.lock"
 #: What is done, in this order: by :func:`make_report`, and by :func:`make_tables`, a part of it.
 OF_TABLES = ("count lines", "messages", "outages", "cost", "what if", "quality", "page")
 STEPS = ("find journals", "read journals", *OF_TABLES)
+
+
+class TakenFolder(Exception):
+    """Somebody else's tables are in the folder; the text says whose."""
 
 
 @dataclass
@@ -96,7 +103,10 @@ def make_report(
 
     Raises:
         NoJournals: there is nothing to report on.
+        TakenFolder: a watch keeps its tables in ``out``.
     """
+    if Path(out, LOCK).exists():
+        raise TakenFolder(f"{out} belongs to kombu-paired watch: give the report a folder of its own")
     work = _Work(spark, out, on_step)
     with work.step("find journals"):
         metrics = read_metrics(spark, azure_metrics) if azure_metrics else None
@@ -161,7 +171,7 @@ def make_tables(
         came = saved(arrivals(events, failed, **reach), "arrivals")
         tried = saved(what_if(failed, came, few, found, happened, paid).coalesce(1), "what_if")
     with work.step("quality"):
-        files = spark.createDataFrame(problems, "file string, problem string")
+        files = spark.createDataFrame(list(problems), "file string, problem string")
         wrong = saved(quality(rejected(rows), files, writers, single, found).coalesce(1), "quality")
         report.problems = _counts(wrong, "problem", F.sum("count"))
     with work.step("page"):

@@ -28,6 +28,8 @@ INSTALL_JAVA = (
 HEAP = "2g"
 #: Nobody waits for a pause here, so the collector that takes the least time of all.
 COLLECTOR = "-XX:+UseParallelGC"
+#: Spark compiles each query, and stops for good when there is no more room for what is compiled.
+CODE_CACHE = "-XX:ReservedCodeCacheSize=512m"
 
 #: Spark says what concerns the user by raising; its log repeats that in hundreds of lines.
 QUIET_LOG = """\
@@ -61,17 +63,18 @@ class SparkUnavailable(Exception):
     """Spark cannot be started here; the text says what to install or set."""
 
 
-def require_spark(remote: str | None = None) -> None:
+def require_spark(remote: str | None = None, *, command: str = "a report") -> None:
     """Raise :class:`SparkUnavailable`, with what to do, unless all is installed that a session needs.
 
     Arguments:
         remote: the URL of a Spark Connect server; then other modules are needed, and no Java.
+        command: what needs it, for the text.
     """
     missing = [name for name in (*MODULES, *(CONNECT_MODULES if remote else ())) if not _is_installed(name)]
     if missing:
         what = "pip install 'pyspark[connect]'" if "pyspark" not in missing and remote else INSTALL
         are = "is" if len(missing) == 1 else "are"
-        raise SparkUnavailable(f"a report needs {', '.join(missing)}, which {are} not installed: {what}")
+        raise SparkUnavailable(f"{command} needs {', '.join(missing)}, which {are} not installed: {what}")
     if remote is None and _java() is None:
         home = os.environ.get("JAVA_HOME")
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no 'java' on the PATH"
@@ -136,6 +139,8 @@ def spark_session(
 def _local_settings(scratch: Path) -> dict[str, str]:
     # Spark resolves the machine's host name, and stops where nobody knows it; options alone do not prevent that.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Of a Python data source: where this is not activated, the python3 on the PATH has none of these packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     log = scratch / "log4j2.properties"
     log.write_text(QUIET_LOG)
     collector = "" if "GC" in os.environ.get("JDK_JAVA_OPTIONS", "") else COLLECTOR  # Java takes one choice, and no two
@@ -143,7 +148,7 @@ def _local_settings(scratch: Path) -> dict[str, str]:
         "spark.driver.memory": HEAP,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log.as_uri()} {collector}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log.as_uri()} {CODE_CACHE} {collector}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.catalogImplementation": "in-memory",

@@ -36,6 +36,8 @@ OPTIONAL = {
     "django": {"contrib.django"},
     "opentelemetry": {"contrib.opentelemetry"},
     "prometheus_client": {"contrib.prometheus"},
+    "py4j": {"pipeline"},
+    "pyarrow": {"pipeline"},
     "pyspark": {"pipeline"},
     "redis": {"namespaces.redis", "cli"},
     "rich": {"cli"},
