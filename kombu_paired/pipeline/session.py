@@ -50,6 +50,7 @@ EVERYWHERE = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.adaptive.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
     # Without so many open files Spark would sort all rows by what a table is partitioned by.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     # A journal is small: counted as 4 MB each, as by default, they would make many tasks, and each task many files.
@@ -130,6 +131,8 @@ def spark_session(
                 session = builder.getOrCreate()
         except (PySparkException, OSError) as exc:
             raise SparkUnavailable(_why(exc, remote or master, said)) from exc
+        if not is_local and remote is None:
+            session.sparkContext.setLogLevel("ERROR")  # as of QUIET_LOG; what is logged before that, its owner chose
         try:
             yield session
         finally:
@@ -150,7 +153,6 @@ def _local_settings(scratch: Path) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log.as_uri()} {CODE_CACHE} {collector}",
         "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
         "spark.local.dir": str(scratch / "local"),
