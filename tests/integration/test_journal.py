@@ -19,7 +19,7 @@ from kombu_paired import journal
 from kombu_paired.events import EventKind
 from tests.support.nodes import ROOT
 from tests.support.shop import shop_environment
-from tests.support.traffic import Traffic, assert_backlog_empties, heard, produce_in_a_new_process, wait_for
+from tests.support.traffic import heard, produce_in_a_new_process, publish_through_an_outage, wait_for
 
 
 @pytest.fixture
@@ -58,19 +58,12 @@ def assert_no_holes(lines: list[dict[str, Any]]) -> None:
 def test_the_lines_of_an_outage_add_up_to_what_ran(
     primary, secondary, paired_shop, paired_worker, ledger, folder, pool
 ):
-    shop, traffic, published = paired_shop(), Traffic(), {}
-    worker = paired_worker(pool=pool)
+    shop, worker = paired_shop(), paired_worker(pool=pool)
+    published, traffic = publish_through_an_outage(shop, primary, secondary, ledger)
 
     def send(n: int) -> None:
         published[shop.record.delay(n).id] = n
 
-    traffic.publish(send, range(200))
-    ledger.wait_for(200, timeout=20)
-    primary.kill()
-    traffic.publish(send, range(200, 600), pace=0.005)
-    primary.restart()
-    ledger.wait_for(600, timeout=60)
-    assert_backlog_empties(secondary)
     traffic.publish(send, range(600, 650), pace=0.05)
     ledger.wait_for(650, timeout=60)
     ledger.wait_until_quiet(0.5, timeout=10)

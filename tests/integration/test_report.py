@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +12,10 @@ import pytest
 
 from kombu_paired import journal
 from kombu_paired.cli.demo import PAIRS
-from kombu_paired.pipeline.session import SparkUnavailable, require_spark
 from tests.conftest import require_broker
 from tests.support.nodes import ROOT
-from tests.support.traffic import Traffic, assert_backlog_empties
+from tests.support.spark import require_spark
+from tests.support.traffic import publish_through_an_outage
 
 pytestmark = pytest.mark.spark
 COMMAND = [sys.executable, "-m", "kombu_paired.cli"]
@@ -24,13 +23,7 @@ COMMAND = [sys.executable, "-m", "kombu_paired.cli"]
 
 @pytest.fixture(autouse=True)
 def _spark() -> None:
-    """Skipped where Spark is not installed; where CI is set, that is a failure."""
-    try:
-        require_spark()
-    except SparkUnavailable as exc:
-        if os.environ.get("CI"):
-            pytest.fail(str(exc), pytrace=False)
-        pytest.skip(str(exc))
+    require_spark()
 
 
 def run(*arguments: str | Path, timeout: float = 180) -> dict[str, Any]:
@@ -83,20 +76,8 @@ def test_the_report_of_an_outage_says_what_ran(
     tmp_path: Path,
 ) -> None:
     options["journal"] = str(tmp_path / "journal")
-    shop, traffic = paired_shop(), Traffic()
-    published: dict[str, int] = {}
     worker = paired_worker()
-
-    def send(n: int) -> None:
-        published[shop.record.delay(n).id] = n
-
-    traffic.publish(send, range(200))
-    ledger.wait_for(200, timeout=20)
-    primary.kill()
-    traffic.publish(send, range(200, 600), pace=0.005)
-    primary.restart()
-    ledger.wait_for(600, timeout=60)
-    assert_backlog_empties(secondary)
+    published, traffic = publish_through_an_outage(paired_shop(), primary, secondary, ledger)
     ledger.wait_until_quiet(0.5, timeout=10)
     worker.stop()
     journal.close_all()

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kombu_paired.pipeline.session import SparkUnavailable, require_spark, spark_session
+from kombu_paired.pipeline.session import spark_session
+from tests.support.spark import require_spark
 
 #: What makes a session of small jobs quick; a report of real journals would be slower for it.
 FOR_TESTS = {
@@ -28,12 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator:
     """The session; where Spark is not installed its tests are skipped, and where CI is set they fail."""
-    try:
-        require_spark()
-    except SparkUnavailable as exc:
-        if os.environ.get("CI"):
-            pytest.fail(str(exc), pytrace=False)
-        pytest.skip(str(exc))
+    require_spark()
     os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_FOR_TESTS)
     with spark_session(settings=FOR_TESTS) as session:
         yield session

@@ -14,6 +14,7 @@ from typing import Any
 from kombu_paired import events
 from kombu_paired.events import Event, EventKind
 from tests.support.brokers import BrokerNode
+from tests.support.ledger import Ledger
 from tests.support.nodes import ROOT
 
 
@@ -57,6 +58,26 @@ def wait_for(condition: Callable[[], Any], timeout: float, failure: str | Callab
 
 def assert_backlog_empties(node: BrokerNode, timeout: float = 10.0) -> None:
     wait_for(lambda: node.backlog() == 0, timeout, lambda: f"the backlog does not empty: {node.depths()}")
+
+
+def publish_through_an_outage(
+    shop: Any, primary: BrokerNode, secondary: BrokerNode, ledger: Ledger
+) -> tuple[dict[str, int], Traffic]:
+    """600 messages, the primary dead for most of them; returns when all have run, with each number by its task's id."""
+    published: dict[str, int] = {}
+    traffic = Traffic()
+
+    def send(n: int) -> None:
+        published[shop.record.delay(n).id] = n
+
+    traffic.publish(send, range(200))
+    ledger.wait_for(200, timeout=20)
+    primary.kill()
+    traffic.publish(send, range(200, 600), pace=0.005)
+    primary.restart()
+    ledger.wait_for(600, timeout=60)
+    assert_backlog_empties(secondary)
+    return published, traffic
 
 
 def produce_in_a_new_process(environment: dict[str, str], program: str) -> subprocess.CompletedProcess[str]:
