@@ -154,6 +154,7 @@ class Pairing:
         self._backlog_senders = SenderPool(lambda: BacklogSender(secondary.sender()))
         self._pinger = Pinger(self._ping, options.ping_interval, name=f"kombu-paired-ping-{name}", clock=clock)
         self._last_failure: NamespaceFailure | None = None
+        self._stranded: deque[Message] = deque()
         self._sender_id = f"{socket.gethostname()}/{os.getpid()}"
 
     def __repr__(self) -> str:
@@ -234,6 +235,7 @@ class Pairing:
         if self.closed:
             return
         self.closed = True
+        self._say_what_is_lost()
         for stop in self._when_closing:
             stop()
         self._pinger.close()
@@ -284,6 +286,46 @@ class Pairing:
             self._sent(message, started)
         else:
             self._failed(message, started, failure)
+
+    def divert_stranded(self, message: Message, failure: NamespaceFailure) -> None:
+        """Divert a message that a consumer took out of a primary which then failed: nobody else knows of it.
+
+        If the secondary does not take it, it waits here until the primary is reached.
+        """
+        logger.warning("pairing %s: a message of %s was just being taken: %s", self.name, message.entity.path, failure)
+        try:
+            self._failed(message, self._wall_clock(), failure)
+        except Exception as exc:
+            self._keep_stranded(message, exc)
+
+    def _send_what_is_stranded(self) -> None:
+        while self._stranded:
+            try:
+                message = self._stranded.popleft()
+            except IndexError:
+                return  # another thread has it
+            try:
+                self.send(message)
+            except Exception as exc:
+                self._keep_stranded(message, exc)
+                return
+
+    def _keep_stranded(self, message: Message, reason: Exception) -> None:
+        self._stranded.appendleft(message)
+        logger.error(
+            "pairing %s: %d messages that were just being taken wait in this process until the primary is reached: %s",
+            self.name,
+            len(self._stranded),
+            reason,
+        )
+
+    def _say_what_is_lost(self) -> None:
+        if self._stranded:
+            logger.critical(
+                "pairing %s: messages that neither namespace took are lost with this process: %s",
+                self.name,
+                ", ".join(f"{message.message_id} of {message.entity.path}" for message in self._stranded),
+            )
 
     def send_batch(self, messages: Sequence[Message]) -> None:
         """Send many at once, with the promises of :meth:`send` for each of them."""
@@ -354,6 +396,7 @@ class Pairing:
     def primary_was_reached(self) -> None:
         """A consumer has just connected to it: it is not away as a whole."""
         self._primary_reach.reached()
+        self._send_what_is_stranded()
 
     def mark_healthy(self, entity: Entity) -> None:
         """Restore an entity by hand; a failure that counts will suspect it again."""
@@ -666,6 +709,7 @@ class Pairing:
             logger.info("pairing %s: ping of %s: %s", self.name, entity.path, failure)
             return False
         self._note(entity, self.circuits.restored(entity))
+        self._send_what_is_stranded()
         return True
 
     # -- telling ------------------------------------------------------------------------------------------------

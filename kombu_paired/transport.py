@@ -47,7 +47,8 @@ from kombu.utils.url import maybe_sanitize_url, parse_url
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, stop_any, wait_random_exponential
 from tenacity.stop import stop_base
 
-from kombu_paired.errors import BacklogUnavailable, ConfigurationError, PrimaryUnavailable
+from kombu_paired.errors import BacklogUnavailable, ConfigurationError, NamespaceFailure, PrimaryUnavailable
+from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
 from kombu_paired.namespaces.kombu import namespace_on, new_connection, profile_of
 from kombu_paired.namespaces.servicebus.address import Address, is_servicebus
@@ -520,9 +521,20 @@ class Channel(base.StdChannel):  # type: ignore[misc]
     def _declare(self, operation: str, arguments: dict[str, Any]) -> Any:
         if self._primary is not None:
             self._transport.pairing.book.note(operation, arguments)
-            return getattr(self._primary, operation)(**arguments)
+            return self._declare_on(self._primary, operation, arguments)
         self._declared_before.append((operation, arguments))
         return self._transport.pairing.declare(operation, arguments)
+
+    def _declare_on(self, primary: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        """Declare on a channel of the primary, unless that has no room for it: a full broker is there to be emptied."""
+        try:
+            return getattr(primary, operation)(**arguments)
+        except Exception as exc:
+            namespace = self._transport.pairing.primary
+            if namespace.kind_of(exc) is not FailureKind.FAULT or not _is_usable(primary):
+                raise
+            logger.warning("%s cannot take a declaration (%s), and is consumed from without", namespace.label, exc)
+            return None
 
     # -- consuming ----------------------------------------------------------------------------------------------
 
@@ -533,12 +545,20 @@ class Channel(base.StdChannel):  # type: ignore[misc]
                 raise ConnectionError("the channel is closed")  # Celery ignores connection errors while it cleans up
             primary = self.connection.require_primary()
             channel = self._transport.primary_transport.create_channel(primary)
+            channel.on_stranded = self._divert_stranded
             for operation, arguments in self._declared_before:
                 if not arguments.get("passive"):
-                    getattr(channel, operation)(**arguments)  # a virtual channel routes by what it knows itself
+                    self._declare_on(channel, operation, arguments)  # a virtual channel routes by what it knows itself
             self._declared_before.clear()
             self._primary = channel
         return self._primary
+
+    def _divert_stranded(self, message: Message, reason: Exception) -> None:
+        pairing = self._transport.pairing
+        kind = pairing.primary.kind_of(reason)
+        pairing.divert_stranded(
+            message, NamespaceFailure(kind, pairing.primary.label, reason, maybe_stored=kind.counts)
+        )
 
     def message_to_python(self, raw_message: Any) -> Any:
         if isinstance(raw_message, base.Message):
@@ -731,6 +751,11 @@ def _pairing_key(client: KombuConnection, urls: Sequence[str]) -> tuple[Any, ...
 
 def _channel_class(transport: base.Transport) -> Any:
     return getattr(transport, "Channel", None) or getattr(transport, "Connection", base).Channel
+
+
+def _is_usable(channel: Any) -> bool:
+    """Whether a channel of the primary survived an error: those of AMQP are closed by most."""
+    return bool(getattr(channel, "is_open", not getattr(channel, "closed", False)))
 
 
 class _StopIfWorkerStops(stop_base):

@@ -69,6 +69,7 @@ class Profile:
         tested: the conformance suite runs against it.
         rooms: import path of the module with its links, or None for the ones of this module.
         transport: import path of a transport of our own, used instead of Kombu's.
+        consumer: import path of one that only consumers use.
         max_message_size: bytes a broker of this kind accepts; None if it depends.
     """
 
@@ -80,6 +81,7 @@ class Profile:
     tested: bool = False
     rooms: str | None = None
     transport: str | None = None
+    consumer: str | None = None
     max_message_size: int | None = None
 
 
@@ -90,6 +92,7 @@ _REDIS = Profile(
     outlives_restart=False,  # only with its append-only file turned on
     tested=True,
     rooms="kombu_paired.namespaces.redis",
+    consumer="kombu_paired.namespaces.redis_transport:Transport",
 )
 
 _SERVICEBUS = Profile(
@@ -108,7 +111,7 @@ PROFILES: dict[str, Profile] = {
     "pyamqp": _RABBITMQ,
     "redis": _REDIS,
     "rediss": replace(_REDIS, tested=False),
-    "sentinel": replace(_REDIS, tested=False),
+    "sentinel": replace(_REDIS, tested=False, consumer="kombu_paired.namespaces.redis_transport:SentinelTransport"),
     "azureservicebus": _SERVICEBUS,
     "sqs": Profile(keeps_unsettled=True, max_message_size=262_144),
     "filesystem": Profile(names_with_slashes=False, tested=True),
@@ -184,6 +187,7 @@ class KombuNamespace(Namespace):
 
     def consumer_client(self, heartbeat: float | None, connect_timeout: float | None) -> Connection:
         client = self.new_client()
+        client.transport_cls = self.profile.consumer or client.transport_cls
         client.heartbeat = heartbeat or 0
         client.connect_timeout = connect_timeout or client.connect_timeout
         if self._rooms:

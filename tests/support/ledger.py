@@ -66,7 +66,10 @@ class Ledger:
             if len(counts) >= n_distinct:
                 return counts
             if time.monotonic() > deadline:
-                raise AssertionError(f"after {timeout:g} s {len(counts)} different numbers ran, not {n_distinct}")
+                missing = sorted(self.missing(range(n_distinct)))[:20]
+                raise AssertionError(
+                    f"after {timeout:g} s {len(counts)} different numbers ran, not {n_distinct}; without {missing}"
+                )
             time.sleep(0.05)
 
     def wait_until_quiet(self, quiet: float, timeout: float) -> Counter[int]:

@@ -39,7 +39,7 @@ OPTIONAL = {
     "py4j": {"pipeline"},
     "pyarrow": {"pipeline"},
     "pyspark": {"pipeline"},
-    "redis": {"namespaces.redis", "cli"},
+    "redis": {"namespaces.redis", "namespaces.redis_transport", "cli"},
     "rich": {"cli"},
 }
 #: What is installed with the package.

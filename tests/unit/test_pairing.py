@@ -203,6 +203,44 @@ def test_an_answer_that_never_came_marks_the_copy_as_maybe_duplicate(world: Worl
     assert [diversion_of(each).maybe_duplicate for each in world.secondary.stored] == [True, False]
 
 
+def test_a_message_that_was_just_being_taken_is_diverted_and_marked(world: World) -> None:
+    failure = world.primary.failure(FailureKind.TIMEOUT, maybe_stored=True)
+    world.pairing.divert_stranded(Message("{}", "", "orders"), failure)
+    [stored] = world.secondary.stored
+    assert diversion_of(stored).maybe_duplicate
+    assert world.primary.attempts == 0
+    assert world.pairing.circuits.state(Entity("", "orders")) is CircuitState.SUSPECT
+
+
+@pytest.mark.parametrize("found", ["by a consumer", "by a ping"])
+def test_without_a_secondary_it_waits_until_the_primary_is_reached(world: World, caplog: Any, found: str) -> None:
+    failure = world.primary.failure(FailureKind.UNREACHABLE)
+    world.primary.always, world.secondary.always = failure, world.secondary.failure(FailureKind.UNREACHABLE)
+    for queue in ("orders", "mails"):
+        world.pairing.divert_stranded(Message("{}", "", queue), failure)
+    world.pairing.primary_was_reached()
+    assert "2 messages that were just being taken wait in this process" in caplog.text
+    assert world.primary.stored == []
+
+    world.primary.always = None
+    world.clock.sleep(FRESH)
+    if found == "by a ping":
+        assert world.pairing._ping(Entity("", "orders"))
+    else:
+        world.pairing.primary_was_reached()
+    assert sorted(message.routing_key for message in world.primary.stored) == ["mails", "orders"]
+    world.close()
+    assert "lost with this process" not in caplog.text
+
+
+def test_a_pairing_that_closes_names_what_it_could_send_nowhere(world: World, caplog: Any) -> None:
+    world.secondary.always = world.secondary.failure(FailureKind.UNREACHABLE)
+    failure = world.primary.failure(FailureKind.UNREACHABLE)
+    world.pairing.divert_stranded(Message("{}", "", "orders", headers={"id": "7"}), failure)
+    world.close()
+    assert "lost with this process: 7 of orders" in caplog.text
+
+
 def test_after_the_interval_the_primary_is_not_touched(world: World) -> None:
     world.primary.always = world.primary.failure(FailureKind.FAULT)
     world.send()

@@ -1,0 +1,423 @@
+"""A consumer on Redis: what is taken out of a queue is noted in Redis, whoever dies in between."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+from kombu import Connection, Consumer, Exchange, Producer, Queue
+
+from kombu_paired.events import EventKind
+from kombu_paired.namespaces.kombu import KombuNamespace
+from kombu_paired.transport import pairing_of
+from tests.support.brokers import RedisNode
+from tests.support.traffic import Traffic, heard, wait_for
+
+QUEUE = "orders"
+
+
+@pytest.fixture
+def broker_kind() -> str:
+    return "redis"
+
+
+@pytest.fixture
+def client(primary: RedisNode) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(primary.url, decode_responses=True) as client:
+        yield client
+
+
+class Taker:
+    """A consumer in this process; nothing is acknowledged by itself."""
+
+    def __init__(self, connection: Connection, *queues: Any, no_ack: bool = False) -> None:
+        self.connection = connection
+        self.messages: list[Any] = []
+        self.channel = connection.channel()
+        names = [queue if isinstance(queue, Queue) else Queue(queue, routing_key=queue) for queue in queues or (QUEUE,)]
+        self.consumer = Consumer(self.channel, names, on_message=self.messages.append, no_ack=no_ack)
+        self.consumer.consume()
+
+    @property
+    def bodies(self) -> list[Any]:
+        return [message.payload for message in self.messages]
+
+    def drain(self, timeout: float = 1.5) -> None:
+        """Until nothing came for so long."""
+        try:
+            while True:
+                self.connection.drain_events(timeout=timeout)
+        except TimeoutError:
+            pass
+
+    def wait_for(self, count: int) -> None:
+        deadline = time.monotonic() + 10
+        while len(self.messages) < count and time.monotonic() < deadline:
+            try:
+                self.connection.drain_events(timeout=0.5)
+            except TimeoutError:
+                continue
+        assert len(self.messages) == count
+
+
+@pytest.fixture
+def take(primary: RedisNode) -> Iterator[Callable[..., Taker]]:
+    """Make a consumer on the transport that a pairing gives its consumers, without the pairing."""
+    connections = []
+
+    def make(*queues: Any, no_ack: bool = False, **options: Any) -> Taker:
+        namespace = KombuNamespace("primary", [primary.url], dict(primary.gives_back_soon, **options), send_timeout=2)
+        connections.append(namespace.consumer_client(heartbeat=None, connect_timeout=None))
+        return Taker(connections[-1], *queues, no_ack=no_ack)
+
+    yield make
+    for connection in connections:
+        connection.collect(0.1)
+
+
+@pytest.fixture
+def pair(primary: RedisNode, options: dict[str, Any]) -> Iterator[Connection]:
+    with Connection(f"paired+{primary.url}", transport_options=options) as connection:
+        yield connection
+        pairing_of(connection).close()
+
+
+def consuming_channel(taker: Taker) -> Any:
+    channel = taker.channel
+    return channel.primary_channel() if hasattr(channel, "primary_channel") else channel
+
+
+def waits(taker: Taker) -> None:
+    """Let the consumer find nothing and wait for the next message, for as long as the test takes."""
+    channel = consuming_channel(taker)
+    channel.brpop_timeout = 60
+    wait_for(lambda: _waits_after_a_look(taker, channel), 10, "the consumer does not wait")
+
+
+def _waits_after_a_look(taker: Taker, channel: Any) -> bool:
+    with pytest.raises(TimeoutError):
+        taker.connection.drain_events(timeout=0.1)
+    return channel._in_poll and channel._command == "BRPOP"
+
+
+@contextmanager
+def before_it_is_noted(taker: Taker, monkeypatch: pytest.MonkeyPatch, happen: Callable[[], Any]) -> Iterator[None]:
+    """Let something happen when ``BRPOP`` has answered, and the message is not noted yet."""
+    channel = consuming_channel(taker)
+    note = channel._note_late
+
+    def note_too_late(queue: str, item: bytes) -> None:
+        happen()
+        note(queue, item)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(channel, "_note_late", note_too_late)
+        yield
+
+
+def fails(taker: Taker) -> None:
+    with pytest.raises(taker.connection.connection_errors):
+        taker.connection.drain_events(timeout=10)
+
+
+# -- taken and noted in one step -----------------------------------------------------------------------------------
+
+
+def test_what_was_answered_to_a_consumer_that_died_unread_comes_back(primary, client, take):
+    primary.put(QUEUE, ("one", {}))
+    dead = take(visibility_timeout=1)
+    dead.connection.transport.cycle.on_poll_start()  # the consumer asks, and never reads the answer
+    wait_for(lambda: not client.exists(QUEUE), 5, "nothing was taken")
+    assert client.hlen("unacked") == client.zcard("unacked_index") == 1
+
+    alive = take(visibility_timeout=1)
+    alive.wait_for(1)
+    assert alive.bodies == ["one"]
+    alive.messages[0].ack()
+    assert client.keys("*unacked*") == []
+
+
+def test_a_worker_killed_while_it_waits_for_its_slots_loses_nothing(primary, client, take):
+    """Kombu leaves an answer unread while the prefetch count is exhausted: for as long as a task takes."""
+    program = (
+        "import sys, time\n"
+        "from kombu_paired.namespaces.kombu import KombuNamespace\n"
+        "from tests.integration.test_redis_consuming import Taker\n"
+        "namespace = KombuNamespace('primary', [sys.argv[1]], {}, send_timeout=2)\n"
+        "taker = Taker(namespace.consumer_client(None, None))\n"
+        "taker.connection.transport.cycle.on_poll_start()\n"
+        "time.sleep(60)\n"
+    )
+    primary.put(QUEUE, ("one", {}))
+    worker = subprocess.Popen([sys.executable, "-c", program, primary.url])
+    try:
+        wait_for(lambda: not client.exists(QUEUE), 20, "nothing was taken")
+    finally:
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.wait(5)
+
+    alive = take(visibility_timeout=1)
+    alive.wait_for(1)
+    assert alive.bodies == ["one"]
+
+
+@pytest.mark.parametrize("prefix", ["", "shop:"])
+def test_a_message_is_noted_until_it_is_acknowledged(primary, client, take, prefix):
+    taker = take(global_keyprefix=prefix)
+    with Connection(primary.url, transport_options={"global_keyprefix": prefix}) as plain:
+        producer = Producer(plain.channel())
+        for number in range(3):
+            producer.publish({"n": number}, routing_key=QUEUE)
+    taker.wait_for(3)
+    assert [body["n"] for body in taker.bodies] == [0, 1, 2]
+    notes = client.hgetall(f"{prefix}unacked")
+    assert set(notes) == {message.delivery_tag for message in taker.messages}
+    assert {tuple(json.loads(note)[1:]) for note in notes.values()} == {("", QUEUE)}
+
+    taker.messages[0].ack()
+    taker.messages[1].reject()
+    taker.messages[2].requeue()
+    assert client.keys("*unacked*") == []
+    taker.wait_for(4)
+    assert taker.bodies[3] == {"n": 2}
+    assert taker.messages[3].headers["redelivered"] is True
+
+
+def test_a_message_that_came_while_the_consumer_waited_is_noted_too(primary, client, take):
+    taker = take()
+    waits(taker)
+    primary.put(QUEUE, ("one", {}))
+    taker.wait_for(1)
+    assert list(client.hgetall("unacked")) == [taker.messages[0].delivery_tag]
+    taker.messages[0].ack()
+    assert client.keys("*unacked*") == []
+
+
+def test_a_worker_on_the_stock_transport_gives_back_what_one_of_ours_held(primary, take):
+    primary.put(QUEUE, ("one", {}))
+    take().wait_for(1)
+    time.sleep(1.1)
+    with Connection(primary.url, transport_options={"visibility_timeout": 1}) as stock, stock.channel() as channel:
+        channel.qos.restore_visible(interval=1)
+    assert primary.take_all(QUEUE) == ["one"]
+
+
+def test_a_message_of_a_topic_goes_back_to_its_own_queue_alone(primary, take):
+    topic = Exchange("news", type="topic")
+    queues = [Queue(name, topic, routing_key="sport.#") for name in ("a", "b")]
+    with Connection(primary.url) as plain, plain.channel() as channel:
+        for queue in queues:
+            queue(channel).declare()
+        Producer(channel).publish("goal", exchange="news", routing_key="sport.football")
+    taker = take(queues[0])
+    taker.wait_for(1)
+    taker.messages[0].requeue()
+    taker.consumer.cancel()
+    assert [primary.depth(name) for name in ("a", "b")] == [1, 1]
+
+
+def test_what_needs_no_acknowledgement_is_not_noted(primary, client, take):
+    taker = take("replies", no_ack=True)
+    primary.put("replies", ("one", {}))
+    taker.wait_for(1)
+    waits(taker)
+    primary.put("replies", ("two", {}))
+    taker.wait_for(2)
+    assert taker.bodies == ["one", "two"]
+    assert client.keys("*unacked*") == []
+
+
+def test_queues_are_served_in_turn_and_urgent_messages_first(primary, take):
+    with Connection(primary.url) as plain:
+        producer = Producer(plain.channel())
+        for queue in ("a", "b"):
+            for number in range(3):
+                producer.publish(f"{queue}{number}", routing_key=queue)
+        producer.publish("urgent", routing_key="a", priority=0)
+        producer.publish("idle", routing_key="a", priority=9)
+    taker = take("a", "b")
+    taker.wait_for(8)
+    assert taker.bodies[-1] == "idle"
+    assert sorted(taker.bodies[:2]) == ["a0", "b0"]
+    assert sorted(taker.bodies[2:4]) == ["a1", "b1"]
+
+
+# -- what cannot be noted ------------------------------------------------------------------------------------------
+
+
+def test_a_message_taken_just_when_redis_died_is_diverted(primary, secondary, pair, monkeypatch, caplog):
+    taker = Taker(pair)
+    waits(taker)
+    primary.put(QUEUE, ("one", {"id": "7"}))
+    with before_it_is_noted(taker, monkeypatch, primary.kill), heard(EventKind.DIVERTED) as diverted:
+        fails(taker)
+    assert taker.messages == []
+    assert [(event.entity, event.message_id) for event in diverted] == [(QUEUE, "7")]
+    assert secondary.backlog() == 1
+    assert "a message of orders was just being taken" in caplog.text
+
+
+def test_when_both_are_dead_it_waits_in_the_process(primary, secondary, pair, monkeypatch, caplog):
+    def catastrophe() -> None:
+        primary.kill()
+        secondary.kill()
+
+    taker = Taker(pair)
+    waits(taker)
+    primary.put(QUEUE, ("one", {}))
+    with before_it_is_noted(taker, monkeypatch, catastrophe):
+        fails(taker)
+    assert "1 messages that were just being taken wait in this process" in caplog.text
+
+    primary.restart()
+    with pair.clone() as again:
+        taker = Taker(again)
+        taker.wait_for(1)
+        assert taker.bodies == ["one"]
+
+
+def test_a_full_redis_that_cannot_note_does_not_end_the_consumer(primary, secondary, pair, monkeypatch):
+    taker = Taker(pair)
+    waits(taker)
+    with before_it_is_noted(taker, monkeypatch, primary.broker.fill):
+        primary.put(QUEUE, ("one", {}))
+        taker.drain()
+    assert taker.messages == []
+    assert secondary.backlog() == 1
+
+    primary.broker.unfill()
+    primary.put(QUEUE, ("two", {}))
+    taker.wait_for(1)
+    assert taker.bodies == ["two"]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_workers_empty_a_full_redis(primary, paired_shop, paired_worker, ledger, pool):
+    """Those that were there before, and those that start then; a transaction would be refused."""
+    shop = paired_shop()
+    early = paired_worker(pool=pool)
+    for number in range(60):
+        shop.slow_record.delay(number, 0.05)
+    ledger.wait_for(5, timeout=10)
+    primary.broker.fill()
+    left = 60 - len(ledger.counts())
+    late = paired_worker(pool=pool)
+
+    ledger.wait_for(60, timeout=30)
+    assert left > 20
+    assert primary.depth("celery") == 0
+    assert early.alive()
+    assert late.alive()
+
+
+def test_a_message_that_a_full_redis_cannot_take_back_comes_later(primary, take):
+    primary.put(QUEUE, ("one", {}))
+    taker = take(visibility_timeout=1)
+    taker.wait_for(1)
+    primary.broker.fill()
+    taker.messages[0].requeue()
+    taker.drain(0.3)
+    assert len(taker.messages) == 1
+
+    primary.broker.unfill()
+    taker.wait_for(2)
+    assert taker.bodies == ["one", "one"]
+
+
+def test_a_consumer_outlives_a_redis_that_became_a_replica(primary, client, take, caplog):
+    primary.put(QUEUE, *[(str(number), {}) for number in range(3)])
+    taker = take(visibility_timeout=1)
+    taker.wait_for(3)
+    client.replicaof("127.0.0.1", 1)  # where nobody is: it keeps its data and refuses every write
+    taker.messages[0].ack()
+    taker.messages[1].reject()
+    taker.drain(0.5)
+    assert caplog.text.count("refuses to let a message be taken") == 1
+    assert caplog.text.count("refuses to take an acknowledgement") == 1
+
+    client.replicaof("NO", "ONE")
+    taker.wait_for(6)  # none of the three was settled
+    assert sorted(taker.bodies) == ["0", "0", "1", "1", "2", "2"]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_workers_outlive_a_redis_that_is_a_replica_for_a_while(
+    primary, secondary, client, paired_shop, paired_worker, ledger, pool
+):
+    shop, traffic = paired_shop(), Traffic()
+    worker = paired_worker(pool=pool)
+    traffic.publish(lambda n: shop.slow_record.delay(n, 0.02), range(100))
+    ledger.wait_for(5, timeout=10)
+    client.replicaof("127.0.0.1", 1)
+    traffic.publish(shop.record.delay, range(100, 150), pace=0.04)
+    assert secondary.backlog() == 50
+    client.replicaof("NO", "ONE")
+
+    ledger.wait_for(150, timeout=30)
+    assert traffic.errors == []
+    assert worker.alive()
+
+
+# -- odd things ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("comes", ["before", "while it waits"])
+def test_garbage_becomes_a_dead_letter_and_the_consumer_goes_on(primary, client, take, caplog, comes):
+    taker = take()
+    if comes != "before":
+        waits(taker)
+    count = primary.put_garbage(QUEUE)
+    primary.put(QUEUE, ("one", {}))
+    taker.wait_for(1)
+    assert taker.bodies == ["one"]
+    assert primary.take_dead_letters(QUEUE) == {"MalformedMessage": count}
+    assert caplog.text.count("is no message") == count
+    taker.messages[0].ack()
+    assert client.keys("*unacked*") == []
+
+
+def test_a_consumer_that_fails_is_not_taken_for_garbage(primary, client, take):
+    def fail(message: Any) -> None:
+        raise KeyError("a bug of the application")
+
+    primary.put(QUEUE, ("one", {}))
+    taker = take()
+    taker.consumer.on_message = fail
+    with pytest.raises(KeyError, match="a bug of the application"):
+        taker.connection.drain_events(timeout=2)
+    assert client.hlen("unacked") == 1
+    assert primary.dead_letters() == 0
+
+
+def test_a_redis_that_forgot_the_script_learns_it_again(primary, client, take):
+    taker = take()
+    for number in range(3):
+        client.script_flush()
+        primary.put(QUEUE, (str(number), {}))
+        taker.wait_for(number + 1)
+    assert taker.bodies == ["0", "1", "2"]
+    assert client.hlen("unacked") == 3
+
+
+def test_where_scripts_are_forbidden_messages_are_noted_in_a_second_step(primary, client, take, caplog):
+    client.acl_setuser("default", enabled=True, reset_passwords=False, categories=["+@all", "-@scripting"])
+    try:
+        with caplog.at_level(logging.WARNING):
+            taker = take()
+            primary.put(QUEUE, ("one", {}), ("two", {}))
+            taker.wait_for(2)
+        assert taker.bodies == ["one", "two"]
+        assert client.hlen("unacked") == 2
+        assert caplog.text.count("Allow EVAL and EVALSHA") == 1
+    finally:
+        client.acl_setuser("default", enabled=True, reset_passwords=False, categories=["+@all"])
