@@ -167,6 +167,11 @@ class NamespaceReach:
         """The last that is known is a failure, fresh or stale."""
         return self._failure is not None
 
+    @property
+    def last_failure(self) -> NamespaceFailure | None:
+        """The failure that is the last that is known, fresh or stale."""
+        return self._failure
+
     def fresh_failure(self) -> NamespaceFailure | None:
         """The failure, if it is fresh, for one who would not try in any case."""
         failure = self._failure

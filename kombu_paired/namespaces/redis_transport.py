@@ -95,6 +95,12 @@ class QoS(redis.QoS):  # type: ignore[misc]
         with self.channel.upkeep("take messages back, so that they will come later"):
             super().restore_unacked(client)
 
+    def restore_by_tag(self, tag: str | bytes, client: Any = None, leftmost: bool = False) -> None:
+        try:
+            super().restore_by_tag(tag, client, leftmost)
+        except ValueError as exc:  # noted as it lay in the queue: no JSON, and its consumer died before it saw that
+            self.channel.bury_note(bytes_to_str(tag), exc)
+
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
         with self.channel.upkeep("give back what vanished consumers held"):
             super().restore_visible(*args, **kwargs)
@@ -284,12 +290,19 @@ class _TakesByScript(virtual.Channel):  # type: ignore[misc]
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             if self.noted is None:
                 raise  # from the consumer, to whom it was a message
-            self._dead_letter(queue, item, exc)
+            self._dead_letter(queue, item, self._tag, exc)
             raise Empty from exc
         finally:
             self.noted = None
 
-    def _dead_letter(self, queue: str, item: bytes, reason: Exception) -> None:
+    def bury_note(self, tag: str, reason: Exception) -> None:
+        """Make a dead letter of a note that cannot be read."""
+        with self.conn_or_acquire() as client:
+            note: bytes = client.hget(self.unacked_key, tag)
+        item, _, queue = note.rpartition(b',"",')
+        self._dead_letter(loads(bytes_to_str(queue[:-1])), item[1:], tag, reason)
+
+    def _dead_letter(self, queue: str, item: bytes, tag: str, reason: Exception) -> None:
         letter = DeadLetter(
             Received(message_of_item(item), None), "MalformedMessage", f"{type(reason).__name__}: {reason}"
         )
@@ -299,8 +312,8 @@ class _TakesByScript(virtual.Channel):  # type: ignore[misc]
         )
         with self.conn_or_acquire() as client, client.pipeline() as pipe:
             pipe.lpush(corpse.routing_key, item_of_message(self, corpse))
-            pipe.zrem(self.unacked_index_key, self._tag)
-            pipe.hdel(self.unacked_key, self._tag)
+            pipe.zrem(self.unacked_index_key, tag)
+            pipe.hdel(self.unacked_key, tag)
             pipe.execute()
 
 

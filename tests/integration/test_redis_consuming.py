@@ -301,25 +301,6 @@ def test_a_full_redis_that_cannot_note_does_not_end_the_consumer(primary, second
     assert taker.bodies == ["two"]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_workers_empty_a_full_redis(primary, paired_shop, paired_worker, ledger, pool):
-    """Those that were there before, and those that start then; a transaction would be refused."""
-    shop = paired_shop()
-    early = paired_worker(pool=pool)
-    for number in range(60):
-        shop.slow_record.delay(number, 0.05)
-    ledger.wait_for(5, timeout=10)
-    primary.broker.fill()
-    left = 60 - len(ledger.counts())
-    late = paired_worker(pool=pool)
-
-    ledger.wait_for(60, timeout=30)
-    assert left > 20
-    assert primary.depth("celery") == 0
-    assert early.alive()
-    assert late.alive()
-
-
 def test_a_message_that_a_full_redis_cannot_take_back_comes_later(primary, take):
     primary.put(QUEUE, ("one", {}))
     taker = take(visibility_timeout=1)
@@ -384,6 +365,27 @@ def test_garbage_becomes_a_dead_letter_and_the_consumer_goes_on(primary, client,
     assert caplog.text.count("is no message") == count
     taker.messages[0].ack()
     assert client.keys("*unacked*") == []
+
+
+def test_garbage_whose_consumer_died_does_not_stand_in_the_way_of_others(primary, client, take):
+    count = primary.put_garbage(QUEUE)
+    primary.put(QUEUE, ("one", {}))
+    for _ in range(count + 1):
+        dead = take(visibility_timeout=1)
+        dead.connection.transport.cycle.on_poll_start()
+    wait_for(lambda: client.hlen("unacked") == count + 1, 5, "not all were taken")
+
+    alive = take(visibility_timeout=1)
+    alive.wait_for(1)
+    assert alive.bodies == ["one"]
+    assert primary.take_dead_letters(QUEUE)["MalformedMessage"] > 0
+    alive.messages[0].ack()
+    wait_for(lambda: not _drained(alive) and client.keys("*unacked*") == [], 10, "something is noted for ever")
+
+
+def _drained(taker: Taker) -> int:
+    taker.drain(0.1)
+    return len(taker.messages) - 1
 
 
 def test_a_consumer_that_fails_is_not_taken_for_garbage(primary, client, take):

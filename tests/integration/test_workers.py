@@ -72,6 +72,24 @@ def test_a_plain_worker_outlives_its_primary_quietly_and_consumes_again(primary,
     assert 1 <= said <= 6
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_workers_empty_a_full_primary(primary, paired_shop, paired_worker, ledger, pool):
+    """Those that were there before, and those that start only then."""
+    shop = paired_shop()
+    early = paired_worker(pool=pool)
+    for number in range(60):
+        shop.slow_record.delay(number, 0.05)
+    ledger.wait_for(5, timeout=10)
+    primary.fill()
+    left = 60 - len(ledger.counts())
+    late = paired_worker(pool=pool)
+
+    ledger.wait_for(60, timeout=30)
+    assert left > 20
+    assert early.alive()
+    assert late.alive()
+
+
 def test_a_plain_worker_waits_for_a_primary_that_is_down_from_the_start(primary, paired_shop, paired_worker, ledger):
     primary.kill()
     worker = paired_worker(setup=False, wait=False)

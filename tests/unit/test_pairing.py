@@ -241,6 +241,22 @@ def test_a_pairing_that_closes_names_what_it_could_send_nowhere(world: World, ca
     assert "lost with this process: 7 of orders" in caplog.text
 
 
+def test_remote_control_of_a_primary_in_alarm_is_dropped_and_other_transient_messages_raise(world: World) -> None:
+    world.pairing.declare("exchange_declare", {"exchange": "celery.pidbox", "type": "fanout", "durable": False})
+    world.primary.script = [world.primary.failure(FailureKind.FAULT, whole_namespace=True)]
+    greeting = Message("{}", "celery.pidbox", "")
+    world.pairing.send(greeting)
+    world.pairing.send(greeting)  # now it is known
+    assert world.primary.attempts == 1
+    assert world.secondary.stored == []
+    with pytest.raises(PrimaryUnavailable):
+        world.send(delivery_mode=1)
+    world.clock.sleep(FRESH)
+    world.primary.script = [world.primary.failure(FailureKind.UNREACHABLE, whole_namespace=True)]
+    with pytest.raises(ConnectionError, match="primary unreachable"):
+        world.pairing.send(greeting)
+
+
 def test_after_the_interval_the_primary_is_not_touched(world: World) -> None:
     world.primary.always = world.primary.failure(FailureKind.FAULT)
     world.send()
