@@ -61,7 +61,6 @@ return false
 """
 _TAKE_SHA = hashlib.sha1(_TAKE.encode()).hexdigest()
 
-
 #: Milliseconds between two questions to a Redis that refuses them.
 PAUSE_MS = 1000
 #: What it refuses then.
@@ -289,7 +288,7 @@ class _TakesByScript(virtual.Channel):  # type: ignore[misc]
             self.connection._deliver(envelope, queue)
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             if self.noted is None:
-                raise  # from the consumer, to whom it was a message
+                raise  # by the consumer, who has got a message
             self._dead_letter(queue, item, self._tag, exc)
             raise Empty from exc
         finally:
@@ -298,7 +297,9 @@ class _TakesByScript(virtual.Channel):  # type: ignore[misc]
     def bury_note(self, tag: str, reason: Exception) -> None:
         """Make a dead letter of a note that cannot be read."""
         with self.conn_or_acquire() as client:
-            note: bytes = client.hget(self.unacked_key, tag)
+            note: bytes | None = client.hget(self.unacked_key, tag)
+        if note is None:
+            return  # somebody else has done it
         item, _, queue = note.rpartition(b',"",')
         self._dead_letter(loads(bytes_to_str(queue[:-1])), item[1:], tag, reason)
 
@@ -308,13 +309,11 @@ class _TakesByScript(virtual.Channel):  # type: ignore[misc]
         )
         corpse = as_dead_letter(letter, queue)
         logger.error(
-            "an item of the queue %r is no message (%s): it is in %r now", queue, letter.description, corpse.routing_key
+            "an item of the queue %r is no message (%s): it goes to %r", queue, letter.description, corpse.routing_key
         )
-        with self.conn_or_acquire() as client, client.pipeline() as pipe:
-            pipe.lpush(corpse.routing_key, item_of_message(self, corpse))
-            pipe.zrem(self.unacked_index_key, tag)
-            pipe.hdel(self.unacked_key, tag)
-            pipe.execute()
+        with self.upkeep("store a dead letter, so that it comes later"), self.conn_or_acquire() as client:
+            client.lpush(corpse.routing_key, item_of_message(self, corpse))
+            client.pipeline().zrem(self.unacked_index_key, tag).hdel(self.unacked_key, tag).execute()
 
 
 class Channel(_TakesByScript, redis.Channel):  # type: ignore[misc]
