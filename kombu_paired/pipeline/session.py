@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -45,12 +46,14 @@ logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
 logger.shell.level = off
 """
 
+#: Spark's own progress bar. A server lets no client set it, nor shows one.
+PROGRESS = "spark.ui.showConsoleProgress"
 #: True of every session. The tables are in UTC, and a number that does not fit is an error and not another number.
 EVERYWHERE = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.adaptive.enabled": "true",
-    "spark.ui.showConsoleProgress": "false",
+    PROGRESS: "false",
     # Without so many open files Spark would sort all rows by what a table is partitioned by.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     # A journal is small: counted as 4 MB each, as by default, they would make many tasks, and each task many files.
@@ -119,6 +122,7 @@ def spark_session(
         values = dict(EVERYWHERE)
         if remote is not None:
             builder = builder.remote(remote)
+            del values[PROGRESS]
         elif is_local and "PYSPARK_GATEWAY_PORT" not in os.environ:
             values |= _local_settings(Path(scratch)) | {"spark.master": master or "local[*]"}
         elif master is not None:
@@ -133,10 +137,13 @@ def spark_session(
             raise SparkUnavailable(_why(exc, remote or master, said)) from exc
         if not is_local and remote is None:
             session.sparkContext.setLogLevel("ERROR")  # as of QUIET_LOG; what is logged before that, its owner chose
-        try:
-            yield session
-        finally:
-            session.stop()
+        with warnings.catch_warnings():
+            # On a server Spark warns in Python of each sum over all rows. Those here are over few.
+            warnings.filterwarnings("ignore", message="WARN WindowExpression")
+            try:
+                yield session
+            finally:
+                session.stop()
 
 
 def _local_settings(scratch: Path) -> dict[str, str]:
