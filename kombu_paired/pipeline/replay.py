@@ -176,43 +176,59 @@ def replayed(
                                                    was not failed over
         =================================  ======  =====================================================================
     """
-    tried = spans.transform(_tried, failover_intervals).transform(_met, arrivals, "recovery_at")
-    tried = tried.transform(_met, arrivals, "over_at", following="next_at")
+    tried = spans.transform(_met, arrivals, failover_intervals).transform(_tried, failover_intervals)
     return tried.transform(_circuits).transform(_pinged, ping_intervals).transform(_diverted, arrivals)
 
 
-def _tried(spans: DataFrame, failover_intervals: Sequence[float]) -> DataFrame:
-    """With ``recovery`` and ``recovery_at``, ``failover_interval`` and ``over_at``, when it has run."""
-    recoveries = [F.struct(F.lit(name).alias("recovery"), F.col(name).alias("recovery_at")) for name in RECOVERIES]
-    intervals = F.array(*(F.lit(float(each)) for each in failover_intervals))
-    return (
-        spans.withColumn("of", F.explode(F.array(*recoveries)))
-        .withColumn("failover_interval", F.explode(intervals))
-        .withColumn("over_at", F.col("start") + (F.col("failover_interval") * SECOND).cast("bigint"))
-        .select("*", "of.*")
-        .drop("of", *RECOVERIES, *PROCESS, *ENTITY)
-    )
+def _over_at(failover_interval: float) -> Column:
+    """When it has run."""
+    return F.col("start") + int(failover_interval * SECOND)
 
 
-def _met(rows: DataFrame, arrivals: DataFrame, point: str, following: str | None = None) -> DataFrame:
-    """With ``before_<point>``, the number of arrivals of the span before this time.
+def _met(spans: DataFrame, arrivals: DataFrame, failover_intervals: Sequence[float]) -> DataFrame:
+    """With ``before_<recovery>`` and ``before_<place of an interval>``, the number of arrivals before that time.
 
-    Rows and arrivals are sorted together, so that it is a running sum: a join would count each arrival for each row.
-
-    Arguments:
-        following: a column for the first arrival that is not before it; the sort backwards is for this.
+    And ``next_<place>``, the first arrival that is not before it. What is asked for is the same for all settings that
+    a span is tried under, so that each arrival is looked at once, and not once for each.
     """
-    came = F.col("came")
-    both = rows.withColumns({"at": F.col(point), "came": F.lit(0)}).unionByName(
-        arrivals.withColumn("came", F.lit(1)), allowMissingColumns=True
+    at, known = F.col("at"), [each for each in spans.columns if each not in (*PROCESS, *ENTITY)]
+    told = [F.count_if(at < F.col(name)).alias(f"before_{name}") for name in RECOVERIES]
+    for place, interval in enumerate(failover_intervals):
+        over = _over_at(interval)
+        told += [F.count_if(at < over).alias(f"before_{place}"), F.min(F.when(at >= over, at)).alias(f"next_{place}")]
+    return spans.select(*known).join(arrivals, "number", "left").groupBy(*known).agg(*told)
+
+
+def _tried(met: DataFrame, failover_intervals: Sequence[float]) -> DataFrame:
+    """A row for each recovery and failover interval.
+
+    Returns:
+        ``recovery``, ``recovery_at`` and ``before_recovery_at`` of the one, ``failover_interval``, ``over_at`` (when it
+        has run), ``before_over_at`` and ``next_at`` of the other, instead of the columns for each of them.
+    """
+    recoveries = [
+        F.struct(
+            F.lit(name).alias("recovery"),
+            F.col(name).alias("recovery_at"),
+            F.col(f"before_{name}").alias("before_recovery_at"),
+        )
+        for name in RECOVERIES
+    ]
+    intervals = [
+        F.struct(
+            F.lit(float(interval)).alias("failover_interval"),
+            _over_at(interval).alias("over_at"),
+            F.col(f"before_{place}").alias("before_over_at"),
+            F.col(f"next_{place}").alias("next_at"),
+        )
+        for place, interval in enumerate(failover_intervals)
+    ]
+    kept = ("number", "together", "failed_over", "start", "until", "trapped", "trapped_ms", "wait_ms")
+    return (
+        met.withColumn("recovery", F.explode(F.array(*recoveries)))
+        .withColumn("interval", F.explode(F.array(*intervals)))
+        .select(*kept, "ping_ms", "charged", "recovery.*", "interval.*")
     )
-    forwards = Window.partitionBy("number").orderBy("at", "came")
-    both = both.withColumn(f"before_{point}", F.sum(came).over(forwards.rowsBetween(*SO_FAR)))
-    if following is not None:
-        backwards = Window.partitionBy("number").orderBy(F.desc("at"), F.desc("came"))
-        nearest = F.min(F.when(came == 1, F.col("at"))).over(backwards.rowsBetween(*SO_FAR))
-        both = both.withColumn(following, nearest)
-    return both.where(came == 0).drop("at", "came")
 
 
 def _circuits(tried: DataFrame) -> DataFrame:
@@ -238,20 +254,14 @@ def _pinged(circuits: DataFrame, ping_intervals: Sequence[float]) -> DataFrame:
     """With ``ping_interval``, ``noticed_at``, ``pings``, ``charged_pings`` and ``late_s``."""
     failed_over, recovery = F.col("failed_over_at"), F.col("recovery_at")
     first, period = F.col("first_ping"), F.col("period")
-    of_process = Window.partitionBy("together", "recovery", "failover_interval", "ping_interval")
-    own = first + F.greatest(F.ceil((recovery - first) / period), F.lit(0)) * period
-    at_once = F.min("own").over(of_process)
+    at_once, own = F.col("at_once"), F.col("own")
     is_told = (at_once >= recovery) & (at_once >= failed_over)
-    noticed = F.when(is_told, at_once).otherwise(F.col("own"))
+    noticed = F.when(is_told, at_once).otherwise(own)
     pings = F.greatest(F.ceil((noticed - first) / period), F.lit(0)) + 1
     counted = F.when(failed_over.isNotNull(), pings).otherwise(0)
     late = F.greatest(F.col("noticed_at") - recovery, F.lit(0)) / SECOND
-    interval = F.explode(F.array(*(F.lit(float(each)) for each in ping_intervals)))
     return (
-        circuits.withColumn("ping_interval", interval)
-        .withColumn("first_ping", failed_over + F.col("ping_interval") * SECOND)
-        .withColumn("period", F.col("ping_interval") * SECOND + F.col("ping_ms") * 1000)
-        .withColumn("own", own)
+        circuits.transform(_own_pings, ping_intervals)
         .withColumn("noticed_at", F.when(failed_over.isNotNull(), F.floor(F.least(noticed, F.col("until")))))
         .withColumn("pings", counted)
         .withColumn("charged_pings", F.when(counted > 0, (counted - 1) * F.col("charged") + 1).otherwise(0.0))
@@ -259,14 +269,46 @@ def _pinged(circuits: DataFrame, ping_intervals: Sequence[float]) -> DataFrame:
     )
 
 
+def _own_pings(circuits: DataFrame, ping_intervals: Sequence[float]) -> DataFrame:
+    """A row for each ``ping_interval``, with its pings.
+
+    Returns:
+        ``first_ping``, ``period``, ``own`` (the ping of its own that finds the entity back), and ``at_once``, the first
+        such of the process. The rows of a process are brought together before they become as many as there are
+        intervals.
+    """
+    of_process = Window.partitionBy("together", "recovery", "failover_interval")
+    tried, firsts = [], {}
+    for place, seconds in enumerate(ping_intervals):
+        first = F.col("failed_over_at") + F.lit(float(seconds)) * SECOND
+        period = F.lit(float(seconds)) * SECOND + F.col("ping_ms") * 1000
+        own = first + F.greatest(F.ceil((F.col("recovery_at") - first) / period), F.lit(0)) * period
+        firsts[f"at_once_{place}"] = F.min(own).over(of_process)
+        values = {"ping_interval": F.lit(float(seconds)), "first_ping": first, "period": period, "own": own}
+        values["at_once"] = F.col(f"at_once_{place}")
+        tried.append(F.struct(*(value.alias(name) for name, value in values.items())))
+    return circuits.withColumns(firsts).withColumn("tried", F.explode(F.array(*tried))).select("*", "tried.*")
+
+
 def _diverted(pinged: DataFrame, arrivals: DataFrame) -> DataFrame:
+    """With ``diverted``: what was trapped, and what came before it was noticed that the entity works.
+
+    Rows and arrivals are sorted together, so that it is a running sum: a join would count each arrival for each row.
+    """
+    told = ("number", "failover_interval", "ping_interval", "recovery", "is_failed_over")
+    counted = ("waiting", "waited_s", "pings", "charged_pings", "late_s")
+    rows = pinged.withColumns(
+        {
+            "is_failed_over": F.col("failed_over_at").isNotNull(),
+            "at": F.coalesce("noticed_at", "recovery_at"),
+            "came": F.lit(0),
+        }
+    ).select(*told, *counted, "trapped", "at", "came")
+    both = rows.unionByName(arrivals.withColumn("came", F.lit(1)), allowMissingColumns=True)
+    in_order = Window.partitionBy("number").orderBy("at", "came").rowsBetween(*SO_FAR)
     return (
-        pinged.withColumn("until_at", F.coalesce("noticed_at", "recovery_at"))
-        .transform(_met, arrivals, "until_at")
-        .withColumn("is_failed_over", F.col("failed_over_at").isNotNull())
-        .withColumn("diverted", F.col("trapped") + F.col("before_until_at"))
-        .select(
-            *("number", "failover_interval", "ping_interval", "recovery", "is_failed_over"),
-            *("waiting", "waited_s", "diverted", "pings", "charged_pings", "late_s"),
-        )
+        both.withColumn("before", F.sum("came").over(in_order))
+        .where(F.col("came") == 0)
+        .withColumn("diverted", F.col("trapped") + F.col("before"))
+        .select(*told, "waiting", "waited_s", "diverted", "pings", "charged_pings", "late_s")
     )
