@@ -23,8 +23,9 @@ Transport Options
 * All others: see :class:`kombu_paired.options.PairedNamespaceOptions`.
 
 Sending and consuming are apart. Messages and declarations go to the pairing, which has connections of its own and
-works while the primary is away. Consuming goes, unchanged, through the primary's own Kombu transport, over a connection
-that is opened by the first call that only a consumer makes; while the primary is away that call waits for it.
+works while the primary is away. Consuming goes through the primary's own transport (Kombu's, or the one that
+:data:`kombu_paired.namespaces.kombu.PROFILES` names), over a connection that is opened by the first call that only a
+consumer makes; while the primary is away that call waits for it.
 """
 
 from __future__ import annotations
