@@ -522,19 +522,22 @@ class Channel(base.StdChannel):  # type: ignore[misc]
     def _declare(self, operation: str, arguments: dict[str, Any]) -> Any:
         if self._primary is not None:
             self._transport.pairing.book.note(operation, arguments)
-            return self._declare_on(self._primary, operation, arguments)
+            return self._housekeep(self._primary, operation, **arguments)
         self._declared_before.append((operation, arguments))
         return self._transport.pairing.declare(operation, arguments)
 
-    def _declare_on(self, primary: Any, operation: str, arguments: dict[str, Any]) -> Any:
-        """Declare on a channel of the primary, unless that has no room for it: a full broker is there to be emptied."""
+    def _housekeep(self, primary: Any, operation: str, *args: Any, **kwargs: Any) -> Any:
+        """Declare or delete on a channel of the primary, unless that refuses as a whole.
+
+        A full broker is there to be emptied, and a replica may become a master again: neither is to end a worker.
+        """
         try:
-            return getattr(primary, operation)(**arguments)
+            return getattr(primary, operation)(*args, **kwargs)
         except Exception as exc:
             namespace = self._transport.pairing.primary
             if namespace.kind_of(exc) is not FailureKind.FAULT or not _is_usable(primary):
                 raise
-            logger.warning("%s cannot take a declaration (%s), and is consumed from without", namespace.label, exc)
+            logger.warning("%s refuses %s (%s), and is consumed from without", namespace.label, operation, exc)
             return None
 
     # -- consuming ----------------------------------------------------------------------------------------------
@@ -549,7 +552,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             channel.on_stranded = self._divert_stranded
             for operation, arguments in self._declared_before:
                 if not arguments.get("passive"):
-                    self._declare_on(channel, operation, arguments)  # a virtual channel routes by what it knows itself
+                    self._housekeep(channel, operation, **arguments)  # a virtual channel routes by what it knows itself
             self._declared_before.clear()
             self._primary = channel
         return self._primary
@@ -576,7 +579,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
 
     def after_reply_message_received(self, queue: str) -> None:
         if self._primary is not None:
-            self._primary.after_reply_message_received(queue)
+            self._housekeep(self._primary, "after_reply_message_received", queue)
 
     def __getattr__(self, name: str) -> Any:
         """Anything else is the primary's own channel's, once there is one: an attribute never connects."""

@@ -50,6 +50,7 @@ _WORDS = {
     "MASTERDOWN": FailureKind.FAULT,
     "CLUSTERDOWN": FailureKind.FAULT,
     "BUSY": FailureKind.FAULT,
+    "UNBLOCKED": FailureKind.FAULT,  # it became a replica, and lets go of who waits
     "NOAUTH": FailureKind.UNAUTHORIZED,
     "WRONGPASS": FailureKind.UNAUTHORIZED,
     "NOPERM": FailureKind.UNAUTHORIZED,

@@ -125,6 +125,16 @@ def before_it_is_noted(taker: Taker, monkeypatch: pytest.MonkeyPatch, happen: Ca
         yield
 
 
+@contextmanager
+def as_a_replica(client: redis.Redis) -> Iterator[None]:
+    """Of a place where nobody is: it keeps its data and refuses every write."""
+    client.replicaof("127.0.0.1", 1)
+    try:
+        yield
+    finally:
+        client.replicaof("NO", "ONE")
+
+
 def fails(taker: Taker) -> None:
     with pytest.raises(taker.connection.connection_errors):
         taker.connection.drain_events(timeout=10)
@@ -319,32 +329,32 @@ def test_a_consumer_outlives_a_redis_that_became_a_replica(primary, client, take
     primary.put(QUEUE, *[(str(number), {}) for number in range(3)])
     taker = take(visibility_timeout=1)
     taker.wait_for(3)
-    client.replicaof("127.0.0.1", 1)  # where nobody is: it keeps its data and refuses every write
-    taker.messages[0].ack()
-    taker.messages[1].reject()
-    taker.drain(0.5)
-    assert caplog.text.count("refuses to let a message be taken") == 1
-    assert caplog.text.count("refuses to take an acknowledgement") == 1
+    with as_a_replica(client):
+        taker.messages[0].ack()
+        taker.messages[1].reject()
+        taker.drain(0.5)
+        assert caplog.text.count("refuses to let a message be taken") == 1
+        assert caplog.text.count("refuses to take an acknowledgement") == 1
 
-    client.replicaof("NO", "ONE")
     taker.wait_for(6)  # none of the three was settled
     assert sorted(taker.bodies) == ["0", "0", "1", "1", "2", "2"]
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("waiting", [0, 100])
 def test_workers_outlive_a_redis_that_is_a_replica_for_a_while(
-    primary, secondary, client, paired_shop, paired_worker, ledger, pool
+    primary, secondary, client, paired_shop, paired_worker, ledger, pool, waiting
 ):
+    """A worker that waits is let go of with another error than one that is served."""
     shop, traffic = paired_shop(), Traffic()
     worker = paired_worker(pool=pool)
-    traffic.publish(lambda n: shop.slow_record.delay(n, 0.02), range(100))
-    ledger.wait_for(5, timeout=10)
-    client.replicaof("127.0.0.1", 1)
-    traffic.publish(shop.record.delay, range(100, 150), pace=0.04)
-    assert secondary.backlog() == 50
-    client.replicaof("NO", "ONE")
+    traffic.publish(lambda n: shop.slow_record.delay(n, 0.02), range(waiting))
+    ledger.wait_for(min(5, waiting), timeout=10)
+    with as_a_replica(client):
+        traffic.publish(shop.record.delay, range(waiting, waiting + 50), pace=0.04)
+        assert secondary.backlog() == 50
 
-    ledger.wait_for(150, timeout=30)
+    ledger.wait_for(waiting + 50, timeout=30)
     assert traffic.errors == []
     assert worker.alive()
 
