@@ -8,7 +8,9 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
-__all__ = ("OUTAGE_COLUMNS", "intervals", "outages")
+from kombu_paired.pipeline.schema import ENTITY, PROCESS
+
+__all__ = ("OUTAGE_COLUMNS", "intervals", "is_failure", "outages")
 
 #: Failures that count towards failover (design, section 3, rule 5).
 COUNTED = ("unreachable", "timeout", "fault")
@@ -20,8 +22,6 @@ HOUR, MINUTE = 3600 * 1_000_000, 60 * 1_000_000
 #: A span that is longer than ten years has a broken clock in it.
 LONGEST = 10 * 366 * 24 * HOUR
 
-PROCESS = ("host", "pid")
-ENTITY = ("pairing", "entity")
 #: What names an outage in the making: ``named`` is the entity, and empty for a namespace.
 OUTAGE = ("scope", "pairing", "named", "outage")
 
@@ -90,14 +90,19 @@ def outages(intervals: DataFrame, events: DataFrame, messages: DataFrame) -> Dat
 # -- evidence and intervals -------------------------------------------------------------------------------------------
 
 
-def _evidence(events: DataFrame) -> DataFrame:
-    """Who saw what: host, pid, pairing, entity, time, seq, event, failure, is_bad."""
+def is_failure() -> Column:
+    """Whether an event tells that its entity fails."""
     event, failure = F.col("event"), F.col("failure")
-    is_bad = (
+    return (
         event.isin("suspect", "failed_over")
         | ((event == "send_failed") & F.coalesce(failure.isin(*COUNTED), F.lit(False)))
         | ((event == "ping") & failure.isNotNull())
     )
+
+
+def _evidence(events: DataFrame) -> DataFrame:
+    """Who saw what: host, pid, pairing, entity, time, seq, event, failure, is_bad."""
+    event, failure, is_bad = F.col("event"), F.col("failure"), is_failure()
     is_good = (event == "restored") | ((event == "ping") & failure.isNull())
     found = events.where(event.isin("send_failed", "suspect", "failed_over", "ping", "restored"))
     return found.where(F.col("entity").isNotNull() & (is_bad | is_good)).select(

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kombu_paired.pipeline.schema import EVENT_FIELDS
+from kombu_paired.pipeline.schema import EVENT_FIELDS, PROCESS
 
 __all__ = ("QUALITY_COLUMNS", "doubled", "once", "plain", "processes", "quality", "special", "without_copies")
 
 QUALITY_COLUMNS = ("file", "host", "pid", "problem", "count", "seconds")
 
 #: What makes two lines the same event. The time tells processes apart that had the same pid one after the other.
-IDENTITY = ("host", "pid", "seq", "time")
-PROCESS = ("host", "pid")
+IDENTITY = (*PROCESS, "seq", "time")
 #: What happens to every message on a good day: most of all events.
 PLAIN = ("sent", "consumed")
 #: A bigint keeps so many sequence numbers, a bit for each: 2 to the power of ...

@@ -25,7 +25,8 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kombu_paired.pipeline.outages import COUNTED
+from kombu_paired.pipeline.outages import is_failure
+from kombu_paired.pipeline.schema import ENTITY, PROCESS
 
 __all__ = ("arrivals", "replayed", "spans")
 
@@ -34,8 +35,6 @@ HOUR = 3600 * SECOND
 #: A window that is longer has a broken clock in it.
 LONGEST = 366 * 24 * HOUR
 
-PROCESS = ("host", "pid")
-ENTITY = ("pairing", "entity")
 #: When the primary may have recovered; columns of :func:`spans`.
 RECOVERIES = ("least", "likely", "most")
 #: What a send ends with: one of these each.
@@ -96,13 +95,7 @@ def _together(intervals: DataFrame) -> DataFrame:
 
 
 def _failures(events: DataFrame) -> DataFrame:
-    event, failure = F.col("event"), F.col("failure")
-    is_failure = (
-        event.isin("suspect", "failed_over")
-        | ((event == "send_failed") & F.coalesce(failure.isin(*COUNTED), F.lit(False)))
-        | ((event == "ping") & failure.isNotNull())
-    )
-    found = events.where(event.isin("send_failed", "suspect", "failed_over", "ping") & is_failure)
+    found = events.where(F.col("event").isin("send_failed", "suspect", "failed_over", "ping") & is_failure())
     return found.select(*PROCESS, *ENTITY, "time", "event", "failure", "first_attempt", "ms")
 
 

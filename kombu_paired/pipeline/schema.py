@@ -6,7 +6,17 @@ from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, Strin
 
 from kombu_paired.events import JOURNAL_FIELDS, EventKind
 
-__all__ = ("CORRUPT", "EVENT_FIELDS", "REJECTED", "REQUIRED", "accepted_schema", "journal_schema", "lines_schema")
+__all__ = (
+    "CORRUPT",
+    "ENTITY",
+    "EVENT_FIELDS",
+    "PROCESS",
+    "REJECTED",
+    "REQUIRED",
+    "accepted_schema",
+    "journal_schema",
+    "lines_schema",
+)
 
 TYPES: dict[str, DataType] = {
     "integer": LongType(),
@@ -20,6 +30,8 @@ CORRUPT = "_corrupt_record"
 REQUIRED: tuple[str, ...] = tuple(each.name for each in JOURNAL_FIELDS if each.required)
 #: Fields that the tables are made of: those of an accepted line, whose version is known.
 EVENT_FIELDS: tuple[str, ...] = tuple(each.name for each in JOURNAL_FIELDS if each.name != "v")
+#: Fields that name who wrote a line, and what an event is about.
+PROCESS, ENTITY = ("host", "pid"), ("pairing", "entity")
 #: Stands in the column ``event`` for a line that was not accepted.
 REJECTED = "rejected"
 

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 
 from kombu_paired.pipeline.costs import STEP
 from kombu_paired.pipeline.replay import replayed
+from kombu_paired.pipeline.schema import ENTITY, PROCESS
 
 __all__ = ("GRID", "WHAT_IF_COLUMNS", "Grid", "what_if")
 
@@ -253,14 +254,14 @@ def _pace(events: DataFrame) -> DataFrame:
 def _failed_together(events: DataFrame) -> DataFrame:
     pulled = events.where(F.col("event") == "backlog_pulled")
     while_ = F.floor(F.col("time") / TOGETHER)
-    together = pulled.groupBy("host", "pid", "pairing", while_.alias("while")).agg(
+    together = pulled.groupBy(*PROCESS, "pairing", while_.alias("while")).agg(
         F.count_distinct("entity").alias("failed")
     )
     return together.agg(F.coalesce(F.max("failed"), F.lit(0)).alias("failed_together"))
 
 
 def _set_ping(events: DataFrame) -> DataFrame:
-    of_one = Window.partitionBy("host", "pid", "pairing", "entity").orderBy("time", "seq")
+    of_one = Window.partitionBy(*PROCESS, *ENTITY).orderBy("time", "seq")
     pings = events.where(F.col("event") == "ping")
     waited = F.col("time") - F.lag("time").over(of_one) - F.coalesce("ms", F.lit(0.0)) * 1000
     had_failed = F.lag("failure").over(of_one).isNotNull()
