@@ -416,14 +416,14 @@ class Pairing:
         return self._primary_reach.fresh_failure() is not None or bool(self.circuits.failed_over())
 
     def _send_transient(self, message: Message) -> None:
-        is_known_away = self._is_known_away()
-        failure = self._primary_reach.last_failure if is_known_away else self._try_primary(message)
+        known = self._primary_reach.last_failure if self._is_known_away() else None
+        failure = known or self._try_primary(message)
         if failure is None:
             return
         if failure.kind is FailureKind.FAULT and self.book.is_transient(message.exchange):
             # A worker that starts greets the others, and would end; it is there to empty a broker in alarm.
             logger.info("pairing %s: remote control to %s is dropped: %s", self.name, message.entity.path, failure)
-        elif is_known_away:
+        elif known is not None:
             raise PrimaryUnavailable(
                 f"{self.primary.label} is away, and a transient message to {message.entity.path!r} is worth nothing "
                 "later"
