@@ -265,14 +265,17 @@ def test_queues_are_served_in_turn_and_urgent_messages_first(primary, take):
 # -- what cannot be noted ------------------------------------------------------------------------------------------
 
 
-def test_a_message_taken_just_when_redis_died_is_diverted(primary, secondary, pair, monkeypatch, caplog):
+@pytest.mark.parametrize("harm", ["kill", "freeze"])
+def test_a_message_taken_just_when_redis_died_or_froze_is_diverted_and_marked(
+    primary, secondary, pair, monkeypatch, caplog, harm
+):
     taker = Taker(pair)
     waits(taker)
     primary.put(QUEUE, ("one", {"id": "7"}))
-    with before_it_is_noted(taker, monkeypatch, primary.kill), heard(EventKind.DIVERTED) as diverted:
+    with before_it_is_noted(taker, monkeypatch, getattr(primary, harm)), heard(EventKind.DIVERTED) as diverted:
         fails(taker)
     assert taker.messages == []
-    assert [(event.entity, event.message_id) for event in diverted] == [(QUEUE, "7")]
+    assert [(event.entity, event.message_id, event.maybe_duplicate) for event in diverted] == [(QUEUE, "7", True)]
     assert secondary.backlog() == 1
     assert "a message of orders was just being taken" in caplog.text
 
