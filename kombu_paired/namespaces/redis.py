@@ -14,8 +14,9 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import redis
 from kombu.utils.encoding import bytes_to_str
@@ -28,7 +29,7 @@ from kombu_paired.declarations import Entity
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
-from kombu_paired.namespaces.base import DeadLetter, Received, Receiver, Sender
+from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, DeadLetter, Received, Receiver, Sender
 from kombu_paired.namespaces.kombu import KombuNamespace, KombuSender, Link, as_dead_letter, prepare, publish
 
 __all__ = ("RedisLink", "RedisReceiver", "RedisSender", "kind_of", "make_link", "make_receiver", "make_sender")
@@ -67,16 +68,23 @@ _FAULTS = (
     exceptions.TryAgainError,
 )
 
-#: Takes up to ARGV[1] messages from the priority lists KEYS[3..], and locks each under a token. What was locked for
-#: more than ARGV[2] ms goes back to the front first.
+#: Takes up to ARGV[1] messages from the priority lists KEYS[3..], and locks each under a token that begins with
+#: ARGV[3]. Before that the tokens ARGV[4..] are settled, and what was locked for more than ARGV[2] ms goes back to the
+#: front. Each step begins with what removes, as in the script below: a Redis whose memory is full refuses a script
+#: whose first write may need some, and stops none that has written. What would fail with an error fails before that.
 _RECEIVE = """
+redis.call('LLEN', KEYS[3])
+for each = 4, #ARGV do
+    redis.call('ZREM', KEYS[1], ARGV[each])
+    redis.call('HDEL', KEYS[2], ARGV[each])
+end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 for _, token in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2], 'LIMIT', 0, 1000)) do
     local item = redis.call('HGET', KEYS[2], token)
-    if item then redis.call('RPUSH', KEYS[3], item) end
-    redis.call('HDEL', KEYS[2], token)
     redis.call('ZREM', KEYS[1], token)
+    redis.call('HDEL', KEYS[2], token)
+    if item then redis.call('RPUSH', KEYS[3], item) end
 end
 local taken = {}
 local limit = tonumber(ARGV[1])
@@ -84,7 +92,7 @@ for list = 3, #KEYS do
     while #taken < 2 * limit do
         local item = redis.call('RPOP', KEYS[list])
         if not item then break end
-        local token = ARGV[3] .. ':' .. redis.call('INCR', KEYS[2] .. ':counter')
+        local token = ARGV[3] .. ':' .. (#taken / 2)
         redis.call('HSET', KEYS[2], token, item)
         redis.call('ZADD', KEYS[1], now, token)
         taken[#taken + 1] = token
@@ -92,6 +100,21 @@ for list = 3, #KEYS do
     end
 end
 return taken
+"""
+
+#: Removes the locks ARGV[2], ARGV[4], …; what is still held under one goes into the list KEYS[3] by the command
+#: ARGV[1], if there is any, in the form that follows the token, or as it is where that is empty.
+_SETTLE = """
+local put = ARGV[1]
+if put ~= '' then redis.call('LLEN', KEYS[3]) end
+for each = 2, #ARGV, 2 do
+    local item = redis.call('HGET', KEYS[2], ARGV[each])
+    redis.call('ZREM', KEYS[1], ARGV[each])
+    redis.call('HDEL', KEYS[2], ARGV[each])
+    if item and put ~= '' then
+        redis.call(put, KEYS[3], ARGV[each + 1] ~= '' and ARGV[each + 1] or item)
+    end
+end
 """
 
 
@@ -320,60 +343,67 @@ class RedisReceiver(Receiver):
         self.queue = queue
         self.link = RedisLink(namespace)
         self._holder = uuid.uuid4().hex
+        self._asked = 0  # times
         self._interrupted = threading.Event()
         self._timeout = timeout
-        self._held: dict[Any, Any] = {}  # token -> item of what is not settled, oldest first
+        self._held: dict[str, bytes] = {}  # token -> item of what is not settled, oldest first
+        self._owed = _owed.setdefault(namespace, {}).setdefault(queue, [])
         self.link.open(timeout)
         with self._failing():
             self.link.bound(timeout)
             self._lists = self.link.lists(queue)
-            self._locks = self.link.key(queue + "/$Locks")
-            self._locked = self.link.key(queue + "/$Locked")
-            self._client = self.link.raw()
-            self._script = self._client.register_script(_RECEIVE)
+            self._locks = [self.link.key(queue + "/$Locks"), self.link.key(queue + "/$Locked")]
+            client = self.link.raw()
+            self._receive, self._settle = (client.register_script(each) for each in (_RECEIVE, _SETTLE))
 
     def receive(self, limit: int, timeout: float) -> list[Received]:
         deadline = time.monotonic() + timeout
-        keys = [self._locks, self._locked, *self._lists]
         with self._failing():
             while not self._interrupted.is_set():
-                taken: Any = self._script(keys, [limit, LOCK_SECONDS * 1000, self._holder])
+                taken = self._take(limit)
                 if taken:
-                    pairs = list(zip(taken[::2], taken[1::2], strict=True))
-                    self._held.update(pairs)
-                    return [Received(message_of_item(item), (token, item)) for token, item in pairs]
+                    return taken
                 left = deadline - time.monotonic()
                 if left <= 0:
                     break
                 self._interrupted.wait(min(PAUSE, left))
         return []
 
+    def _take(self, limit: int) -> list[Received]:
+        self._asked += 1
+        owed = list(self._owed)
+        tokens = f"{self._holder}:{self._asked}"
+        answer: Any = self._receive([*self._locks, *self._lists], [limit, int(LOCK_SECONDS * 1000), tokens, *owed])
+        del self._owed[: len(owed)]
+        pairs = [(bytes_to_str(token), item) for token, item in zip(answer[::2], answer[1::2], strict=True)]
+        self._held.update(pairs)
+        return [Received(message_of_item(item), token) for token, item in pairs]
+
     def complete(self, received: Sequence[Received]) -> None:
-        self._settle([], received)
+        tokens = [each.token for each in received]
+        try:
+            self._put("", self._lists[0], [(token, "") for token in tokens])
+        except NamespaceFailure:
+            self._owed += tokens
+            raise
 
     def abandon(self, received: Sequence[Received]) -> None:
-        self._settle([(self._lists[0], each.token[1]) for each in received], received)
+        self._put("LPUSH", self._lists[0], [(each.token, "") for each in received])
 
     def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
-        pushes = []
-        for letter in letters:
-            corpse = as_dead_letter(letter, self.queue)
-            pushes.append((self.link.key(corpse.routing_key), item_of_message(self.link.channel, corpse)))
-        self._settle(pushes, [letter.received for letter in letters])
+        corpses = [
+            (letter.received.token, item_of_message(self.link.channel, as_dead_letter(letter, self.queue)))
+            for letter in letters
+        ]
+        self._put("LPUSH", self.link.key(self.queue + DEAD_LETTER_SUFFIX), corpses)
 
-    def _settle(self, pushes: Sequence[tuple[str, Any]], received: Sequence[Received]) -> None:
-        if not received:
+    def _put(self, command: str, target: str, items: Sequence[tuple[str, str]]) -> None:
+        """Unlock messages, to that list if there is a command; by token, with another form or an empty text."""
+        if not items:
             return
-        tokens = [each.token[0] for each in received]
-        # First the copies: Redis goes on with a transaction when one of its commands fails.
-        with self._failing(), self._client.pipeline(transaction=True) as pipe:
-            for name, item in pushes:
-                pipe.lpush(name, item)
-            pipe.execute()
-            pipe.hdel(self._locked, *tokens)
-            pipe.zrem(self._locks, *tokens)
-            pipe.execute()
-        for token in tokens:
+        with self._failing():
+            self._settle([*self._locks, target], [command, *chain.from_iterable(items)])
+        for token, _ in items:
             self._held.pop(token, None)
 
     def interrupt(self) -> None:
@@ -381,19 +411,10 @@ class RedisReceiver(Receiver):
 
     def close(self) -> None:
         if self._held and self.link.is_open:
-            with suppress(NamespaceFailure):  # then its locks run out by themselves
-                self._give_back()
+            with suppress(NamespaceFailure), self._failing():  # then its locks run out by themselves
+                self.link.bound(GOODBYE)
+                self._put("RPUSH", self._lists[0], [(token, "") for token in reversed(self._held)])
         self.link.close()
-
-    def _give_back(self) -> None:
-        """Unlock what is not settled, to where it was: in front of the others."""
-        with self._failing():
-            self.link.bound(GOODBYE)
-            with self._client.pipeline(transaction=True) as pipe:
-                pipe.rpush(self._lists[0], *reversed(self._held.values()))
-                pipe.hdel(self._locked, *self._held)
-                pipe.zrem(self._locks, *self._held)
-                pipe.execute()
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -403,6 +424,11 @@ class RedisReceiver(Receiver):
         except NamespaceFailure:
             self.link.drop()
             raise
+
+
+#: Of each backlog queue, the tokens of messages that were delivered when Redis could not be told: a replica, unable to
+#: save, silent. Whoever receives next in this process tells it first, so that they do not come a second time.
+_owed: WeakKeyDictionary[KombuNamespace, dict[str, list[str]]] = WeakKeyDictionary()
 
 
 def message_of_item(item: bytes) -> Message:
