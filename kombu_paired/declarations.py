@@ -15,11 +15,14 @@ from kombu.utils.json import dumps, loads
 
 from kombu_paired.errors import MalformedBacklogMessage
 
-__all__ = ("Declaration", "DeclarationBook", "Entity", "decode_declarations", "encode_declarations")
+__all__ = ("Declaration", "DeclarationBook", "DeclarationKey", "Entity", "decode_declarations", "encode_declarations")
 
 #: The channel methods that declare, and the arguments that say how to answer rather than what to declare.
 OPERATIONS = frozenset({"exchange_declare", "queue_declare", "queue_bind", "exchange_bind"})
 _NOT_CARRIED = frozenset({"nowait", "passive", "channel"})
+
+#: What a declaration is about: a later one of the same key takes its place.
+DeclarationKey = tuple[str, ...]
 
 
 class Entity(NamedTuple):
@@ -52,6 +55,19 @@ class Declaration:
         return str(self.arguments.get(key) or "")
 
     @property
+    def is_question(self) -> bool:
+        """It only asks whether the thing is there."""
+        return bool(self.arguments.get("passive"))
+
+    @property
+    def key(self) -> DeclarationKey:
+        """What it is about: the queue or exchange, or the binding with all that it matches by."""
+        if not self.operation.endswith("_bind"):
+            return (self.operation, self.name)
+        matched = repr(self.arguments.get("arguments") or {})  # a headers exchange has nothing else
+        return (self.operation, self.name, _source_of(self), _routing_key_of(self), matched)
+
+    @property
     def is_lasting(self) -> bool:
         """Whether the thing outlives the connection that declares it: reply queues and the like do not."""
         if self.operation == "exchange_declare":
@@ -71,7 +87,7 @@ class DeclarationBook:
         self._lock = threading.Lock()
         self._exchanges: dict[str, Declaration] = {}
         self._queues: dict[str, Declaration] = {}
-        self._bindings: dict[str, dict[tuple[str, ...], Declaration]] = {}
+        self._bindings: dict[str, dict[DeclarationKey, Declaration]] = {}
 
     def note(self, operation: str, arguments: dict[str, Any]) -> Declaration:
         """Remember a declaration if it is a lasting one, and more than a question (``passive``)."""
@@ -90,10 +106,7 @@ class DeclarationBook:
         elif declaration.operation == "queue_declare":
             self._queues[declaration.name] = declaration
         else:
-            source = _source_of(declaration)
-            matched = repr(declaration.arguments.get("arguments") or {})  # a headers exchange has nothing else
-            key = (declaration.operation, declaration.name, _routing_key_of(declaration), matched)
-            self._bindings.setdefault(source, {})[key] = declaration
+            self._bindings.setdefault(_source_of(declaration), {})[declaration.key] = declaration
 
     def is_transient(self, exchange: str) -> bool:
         """Whether an exchange was declared as one that the broker itself forgets when it restarts."""
@@ -135,6 +148,19 @@ class DeclarationBook:
         with self._lock:
             self._collect(entity, needed, {})
         return needed
+
+    def needed_by(self, declaration: Declaration) -> list[Declaration]:
+        """What has to be there before: the two ends of a binding, and what a question is about."""
+        exchanges, queues = self._exchanges, self._queues
+        if declaration.operation == "queue_bind":
+            ends = [exchanges.get(_source_of(declaration)), queues.get(declaration.name)]
+        elif declaration.operation == "exchange_bind":
+            ends = [exchanges.get(_source_of(declaration)), exchanges.get(declaration.name)]
+        elif declaration.operation == "exchange_declare" and declaration.is_question:
+            ends = [exchanges.get(declaration.name)]
+        else:
+            ends = []
+        return [end for end in ends if end is not None]
 
     def _collect(self, entity: Entity, needed: list[Declaration], known: dict[Entity, bool]) -> bool:
         """Add what an entity needs; False if nothing of it is known, so that a binding to it is of no use."""

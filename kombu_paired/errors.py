@@ -98,6 +98,12 @@ class NamespaceFailure(PairedError):
         self.maybe_stored = maybe_stored
         self.whole_namespace = whole_namespace
 
+    def of_nothing_stored(self) -> NamespaceFailure:
+        """The same failure as it concerns a message that was never sent: it is certainly not stored."""
+        if not self.maybe_stored:
+            return self
+        return NamespaceFailure(self.kind, self.namespace, self.cause, whole_namespace=self.whole_namespace)
+
 
 class SendError(PairedError, OperationalError):  # type: ignore[misc]
     """A message could not be sent. The caller still has it."""

@@ -367,11 +367,14 @@ class Pairing:
         sender: Sender = self._senders.take()
         try:
             # An answer proves nothing: a virtual transport gives one without asking the broker.
-            answer = self._reaching_primary(lambda left: sender.declare([declaration], left * share), sender)
+            answer = self._reaching_primary(
+                lambda left: sender.declare_one(declaration, self.book, left * share), sender
+            )
         except NamespaceFailure as failure:
             if failure.kind is FailureKind.TIMEOUT:
                 self._primary_reach.failed(failure)  # so that the publish that follows need not wait again
             if failure.kind.counts:
+                sender.drop()
                 return None
             self._senders.give_back(sender)
             raise self._as_raised(failure) from failure.cause

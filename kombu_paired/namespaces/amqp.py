@@ -422,7 +422,7 @@ class AmqpSender(Sender):
         self._forget()
 
     def _forget(self) -> None:
-        self._declared.clear()
+        self._forget_all_declared()
         self._awaited.clear()
         self._outcomes.clear()
         self._sequence = 0

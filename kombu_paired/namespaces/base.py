@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kombu_paired.declarations import Declaration, DeclarationBook, Entity
+from kombu_paired.declarations import Declaration, DeclarationBook, DeclarationKey, Entity
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
@@ -71,10 +71,18 @@ class BacklogDepth:
 
 
 class Sender(ABC):
-    """A link that sends. For one thread at a time; cheap to keep, and worth keeping."""
+    """A link that sends. For one thread at a time; cheap to keep, and worth keeping.
+
+    Attributes:
+        keeps_exchanges: the link alone knows its exchanges, the broker does not: so do Kombu's virtual transports.
+    """
+
+    keeps_exchanges = False
 
     def __init__(self) -> None:
         self._declared: set[Entity] = set()
+        #: What was declared over this link, by what it is about.
+        self._said: dict[DeclarationKey, Declaration] = {}
 
     @property
     @abstractmethod
@@ -110,17 +118,48 @@ class Sender(ABC):
         """Let go of the link at once, whatever state it is in; the sender can be used again."""
 
     def ensure_declared(self, entity: Entity, book: DeclarationBook, timeout: float) -> None:
-        """Repeat the application's declarations of an entity, once per link."""
+        """Repeat the application's declarations of an entity, once per link.
+
+        Raises:
+            NamespaceFailure: as for :meth:`declare`; no message was sent.
+        """
         if entity in self._declared:
             return
-        declarations = book.for_entity(entity)
-        if declarations:
-            self.declare(declarations, timeout)
+        unsaid = self._unsaid(book.for_entity(entity))
+        if unsaid:
+            self._say(unsaid, timeout)
         self._declared.add(entity)
 
+    def declare_one(self, declaration: Declaration, book: DeclarationBook, timeout: float) -> Any:
+        """Declare something as the application asks, after what it needs; returns the broker's answer.
+
+        Raises:
+            NamespaceFailure: as for :meth:`declare`.
+        """
+        asks = declaration.operation == "exchange_declare"
+        needed = [] if asks and not self.keeps_exchanges else book.needed_by(declaration)
+        return self._say([*self._unsaid(needed), declaration], timeout)
+
+    def _unsaid(self, declarations: Iterable[Declaration]) -> list[Declaration]:
+        return [each for each in declarations if self._said.get(each.key) != each]
+
+    def _say(self, declarations: Sequence[Declaration], timeout: float) -> Any:
+        try:
+            answer = self.declare(declarations, timeout)
+        except NamespaceFailure as failure:
+            raise failure.of_nothing_stored() from failure.cause
+        self._said.update((each.key, each) for each in declarations if not each.is_question)
+        return answer
+
     def forget_declared(self, entity: Entity) -> None:
-        """The entity turned out to be missing: declare it again."""
+        """The entity turned out to be missing: declare it again, and all that it needs."""
         self._declared.discard(entity)
+        self._said.clear()
+
+    def _forget_all_declared(self) -> None:
+        """The link is another one from now on."""
+        self._declared.clear()
+        self._said.clear()
 
 
 class Receiver(ABC):

@@ -401,6 +401,8 @@ class Link:
 class KombuSender(Sender):
     """Sends through a channel of any Kombu transport."""
 
+    keeps_exchanges = True
+
     def __init__(self, namespace: KombuNamespace) -> None:
         super().__init__()
         self.namespace = namespace
@@ -466,11 +468,11 @@ class KombuSender(Sender):
 
     def drop(self) -> None:
         self.link.drop()
-        self._declared.clear()
+        self._forget_all_declared()
 
     def close(self) -> None:
         self.link.close()
-        self._declared.clear()
+        self._forget_all_declared()
 
 
 class KombuReceiver(Receiver):

@@ -80,6 +80,22 @@ def test_declarations_of_an_entity_are_repeated_once_per_link(sender, site, monk
     assert site.stored("orders") == 3
 
 
+def test_a_binding_can_be_declared_over_a_link_that_never_saw_its_exchange(namespace, opened, site):
+    """Threads that declare at once each take a link: Kombu's virtual transports keep exchanges per connection."""
+    book = DeclarationBook()
+    exchange, queue, binding = (book.note(each.operation, each.arguments) for each in ROUTE)
+    one, other = opened(namespace.sender()), opened(namespace.sender())
+
+    one.declare_one(exchange, book, TIMEOUT)
+    other.declare_one(queue, book, TIMEOUT)
+    other.declare_one(binding, book, TIMEOUT)
+    for link in (one, other):
+        link.ensure_declared(Entity("shop", "new"), book, TIMEOUT)
+        link.send(message(1, "new", "shop"), TIMEOUT)
+
+    assert site.stored("orders") == 2
+
+
 def test_a_batch_has_an_answer_for_each_message(sender, site, queue):
     assert sender.send_batch([], TIMEOUT) == []
     assert sender.send_batch([message(n, queue) for n in range(300)], 10) == [None] * 300

@@ -19,6 +19,9 @@ from kombu_paired.declarations import (
     decode_declarations,
     encode_declarations,
 )
+from kombu_paired.errors import NamespaceFailure
+from kombu_paired.failures import FailureKind
+from kombu_paired.namespaces.base import Sender
 
 
 @pytest.fixture
@@ -434,3 +437,122 @@ def test_many_threads_may_note_and_ask_at_once():
         for each in [threads.submit(note_and_ask, thread) for thread in range(8)]:
             each.result()
     assert len(book.for_entity(Entity("shop", ""))) == 1 + 2 * 8 * 50
+
+
+# -- a link is told what the book knows -------------------------------------------------------------------------------
+
+
+class RememberingSender(Sender):
+    """A link that knows an exchange only if it was declared over this very link, as Kombu's virtual channels do."""
+
+    is_fresh = False
+    keeps_exchanges = True
+
+    def __init__(self):
+        super().__init__()
+        self.told, self.calls, self.exchanges = [], 0, set()
+        self.failure = None
+
+    def declare(self, declarations, timeout):
+        self.calls += 1
+        if self.failure is not None:
+            raise self.failure
+        for each in declarations:
+            source = each.arguments.get("source" if each.operation == "exchange_bind" else "exchange")
+            if each.operation == "exchange_declare" and not each.is_question:
+                self.exchanges.add(source)
+            elif source and source not in self.exchanges:
+                raise NamespaceFailure(FailureKind.REJECTED, "primary", KeyError(source))
+            self.told.append((each.operation, each.name))
+        return "answered"
+
+    def send(self, message, timeout): ...
+    def send_batch(self, messages, timeout): ...
+    def close(self): ...
+
+    def drop(self):
+        self.exchanges.clear()
+        self._forget_all_declared()
+
+
+def test_a_binding_over_a_link_that_never_saw_its_ends_comes_after_them(book):
+    link = RememberingSender()
+    book.exchange("shop")
+    book.queue("orders")
+    assert link.declare_one(book.bind("orders", "shop", "new"), book, 1) == "answered"
+    assert link.told == [("exchange_declare", "shop"), ("queue_declare", "orders"), ("queue_bind", "orders")]
+    assert link.calls == 1
+
+
+def test_an_exchange_that_is_bound_to_another_comes_after_both(book):
+    link = RememberingSender()
+    book.exchange("shop")
+    book.exchange("mails")
+    link.declare_one(book.bind_exchange("mails", "shop"), book, 1)
+    assert link.told == [("exchange_declare", "shop"), ("exchange_declare", "mails"), ("exchange_bind", "mails")]
+
+
+def test_a_question_about_an_exchange_creates_it_only_where_the_link_alone_knows_it(book):
+    link = RememberingSender()
+    book.exchange("shop")
+    question = book.exchange("shop", passive=True)
+    link.declare_one(question, book, 1)
+    assert link.told == [("exchange_declare", "shop")] * 2
+    asks_the_broker = RememberingSender()
+    asks_the_broker.keeps_exchanges = False
+    with pytest.raises(NamespaceFailure):
+        asks_the_broker.declare_one(question, book, 1)
+
+
+def test_what_was_declared_over_a_link_is_not_said_again_before_a_message(book):
+    link = RememberingSender()
+    for declaration in (book.exchange("shop"), book.queue("orders"), book.bind("orders", "shop", "new")):
+        link.declare_one(declaration, book, 1)
+    assert link.calls == 3
+    link.ensure_declared(Entity("shop", "new"), book, 1)
+    assert link.calls == 3
+    book.bind("orders", "shop", "new", arguments={"x-match": "any"})
+    link.ensure_declared(Entity("shop", "new"), book, 1)
+    assert link.calls == 3, "once for an entity"
+    link.ensure_declared(Entity("", "orders"), book, 1)
+    assert link.calls == 3
+
+
+@pytest.mark.parametrize("how", ["it was missing", "the link is new"])
+def test_it_is_all_said_again_when(book, how):
+    link, entity = RememberingSender(), Entity("shop", "new")
+    book.exchange("shop")
+    book.queue("orders")
+    book.bind("orders", "shop", "new")
+    link.ensure_declared(entity, book, 1)
+    first, link.told = link.told, []
+    if how == "it was missing":
+        link.forget_declared(entity)
+    else:
+        link.drop()
+    link.ensure_declared(entity, book, 1)
+    assert link.told == first
+
+
+def test_the_application_declares_as_often_as_it_likes(book):
+    link = RememberingSender()
+    queue = book.queue("orders")
+    link.declare_one(queue, book, 1)
+    link.declare_one(queue, book, 1)
+    assert link.told == [("queue_declare", "orders")] * 2
+
+
+def test_a_declaration_that_failed_was_not_said_and_stored_no_message(book):
+    link = RememberingSender()
+    queue = book.queue("orders")
+    link.failure = NamespaceFailure(FailureKind.TIMEOUT, "primary", TimeoutError(), maybe_stored=True)
+    for attempt in (
+        lambda: link.declare_one(queue, book, 1),
+        lambda: link.ensure_declared(Entity("", "orders"), book, 1),
+    ):
+        with pytest.raises(NamespaceFailure) as caught:
+            attempt()
+        assert not caught.value.maybe_stored
+    link.failure = None
+    link.ensure_declared(Entity("", "orders"), book, 1)
+    assert link.told == [("queue_declare", "orders")]

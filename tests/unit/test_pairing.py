@@ -341,7 +341,7 @@ def test_a_missing_entity_is_declared_once_and_the_message_sent_again(world: Wor
     world.primary.script = [world.primary.failure(FailureKind.MISSING)]
     world.send()
     assert len(world.primary.stored) == 1
-    assert [each.name for each in world.primary.declared] == ["orders", "orders"], "at first use, and again"
+    assert [each.name for each in world.primary.declared] == ["orders"], "said once, and again as it was missing"
     world.primary.always = world.primary.failure(FailureKind.MISSING)
     with pytest.raises(ConnectionError):
         world.send("nobody-declared-it")
