@@ -12,17 +12,33 @@ import kombu.pools
 import pytest
 from celery import Celery
 
+from kombu_paired.cli import local_brokers
 from kombu_paired.cli.local_brokers import Kind, local_broker_missing
+from tests.support import naps
 from tests.support.brokers import NODES, BrokerNode, new_node
 from tests.support.ledger import Ledger
 from tests.support.nodes import LocalTestWorker, PairedCluster
 from tests.support.shop import make_app, shop_environment
 
 
+def pytest_configure() -> None:
+    naps.shorten()
+    # Those of pytest-xdist's processes do not take each other's ports while a broker is down.
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is not None:
+        share, number = len(local_brokers.PORTS) // 16, int(worker.removeprefix("gw")) % 16
+        local_brokers.PORTS = local_brokers.PORTS[number * share : (number + 1) * share]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "broker_pool" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.integration)
+
+
+@pytest.fixture(autouse=True)
+def _naps(request: pytest.FixtureRequest) -> None:
+    naps.are_short(request.node.get_closest_marker("real_naps") is None)
 
 
 class BrokerPool:

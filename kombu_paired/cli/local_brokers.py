@@ -215,16 +215,15 @@ def _until(condition: Callable[[], bool], timeout: float, failure: Callable[[], 
         time.sleep(0.005)
 
 
+#: Below the range from which the kernel takes ports for outgoing connections.
+PORTS = range(20000, 32000)
 _ports_given: set[int] = set()
 
 
 def free_port() -> int:
-    """A free loopback port that nobody takes by accident while its owner is down.
-
-    It is below the range from which the kernel takes ports for outgoing connections.
-    """
+    """A free loopback port, one of :data:`PORTS`, that nobody takes by accident while its owner is down."""
     for _ in range(1000):
-        port = random.SystemRandom().randrange(20000, 32000)
+        port = random.SystemRandom().choice(PORTS)
         if port in _ports_given:
             continue
         with socket.socket() as probe:
@@ -234,7 +233,7 @@ def free_port() -> int:
                 continue
         _ports_given.add(port)
         return port
-    raise BrokerFailed("there is no free port between 20000 and 32000 on 127.0.0.1")
+    raise BrokerFailed(f"there is no free port between {PORTS.start} and {PORTS.stop} on {HOST}")
 
 
 # --- brokers --------------------------------------------------------------------------------------

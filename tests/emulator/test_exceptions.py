@@ -42,7 +42,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 MakeQueue = Callable[..., str]
 
-pytestmark = pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
+pytestmark = [pytest.mark.filterwarnings("ignore:Unverified HTTPS request"), pytest.mark.real_naps]
 
 
 @pytest.fixture

@@ -517,6 +517,7 @@ def test_the_network_goes_silent(own):
     assert stored(own, name) == 2
 
 
+@pytest.mark.real_naps
 def test_too_little_time_says_nothing_about_the_namespace(emulator, sender, name):
     """A link takes half a second to open: who has less is no witness."""
     failure = failing(lambda: sender.send(message(name), 0.1), 0.1)

@@ -164,6 +164,7 @@ def test_queue_names_with_punctuation_are_the_stock_ones(primary, environment, s
 # -- acceptance 13 ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.real_naps
 def test_a_worker_of_two_queues_stops_promptly(environment, start_worker, ledger):
     worker = start_worker(environment(), queue="celery,other")
     shop = make_app(environment())

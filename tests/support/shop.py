@@ -22,6 +22,7 @@ from typing import Any
 
 from celery import Celery
 
+from tests.support import naps
 from tests.support.ledger import Ledger
 
 
@@ -49,6 +50,9 @@ def make_app(environment: Mapping[str, str]) -> Celery:
     url = environment.get("SHOP_BROKER_URL", "memory://")
     if url.startswith("paired+"):
         import kombu_paired  # registers the transport
+
+    if "servicebus" in url + environment.get("SHOP_TRANSPORT_OPTIONS", ""):
+        naps.shorten()
 
     app = Celery("shop", broker=url, set_as_current=False)
     app.conf.update(
