@@ -7,6 +7,7 @@ import contextlib
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
@@ -23,6 +24,7 @@ class Proxy:
         self.target_port = target_port
         self.port = free_port()
         self.mode: Mode = "open"
+        self._delay = 0.0
         self._links: set[_Link] = set()
         self._server: asyncio.Server | None = None
         self._loop = asyncio.new_event_loop()
@@ -48,8 +50,13 @@ class Proxy:
         self._await(self._listen)
         self.mode = "blackhole" if swallow else "hold"
 
+    def slow(self, seconds: float) -> None:
+        """Pass everything on, later by so many seconds, each way."""
+        self._delay = seconds
+
     def heal(self) -> None:
-        """Work again: accept, pass on."""
+        """Work again: accept, pass on at once."""
+        self._delay = 0.0
         self._await(self._heal)
 
     def reset_all(self) -> None:
@@ -114,6 +121,7 @@ class _Link:
         self.held: list[tuple[str, bytes]] = []
         self.gone: list[tuple[str, Exception | None]] = []
         self.lossy = False
+        self.late: dict[str, deque[Callable[[], None]]] = {"target": deque(), "client": deque()}
         proxy._links.add(self)
         if proxy.mode == "blackhole":
             self.lossy = True
@@ -133,11 +141,20 @@ class _Link:
     def data(self, towards: str, data: bytes) -> None:
         mode = self.proxy.mode
         if mode == "open" and not self.lossy:
-            self.write(towards, data)
+            self.in_time(towards, lambda: self.write(towards, data))
         elif mode == "hold":
             self.held.append((towards, data))
         else:
             self.lossy = True
+
+    def in_time(self, towards: str, action: Callable[[], None]) -> None:
+        """Now, or as late as the network is slow; never before what is under way in this direction."""
+        under_way = self.late[towards]
+        if not self.proxy._delay and not under_way:
+            action()
+            return
+        under_way.append(action)
+        self.proxy._loop.call_later(self.proxy._delay, lambda: under_way.popleft()())
 
     def write(self, towards: str, data: bytes) -> None:
         transport = self.target if towards == "target" else self.client
@@ -165,6 +182,9 @@ class _Link:
         if self.proxy.mode in ("blackhole", "hold"):
             self.gone.append((side, error))  # a silent network does not tell the far end
             return
+        self.in_time("target" if side == "client" else "client", lambda: self.end(side, error))
+
+    def end(self, side: str, error: Exception | None) -> None:
         other = self.target if side == "client" else self.client
         if other is not None and not other.is_closing():
             if error is None:
