@@ -35,7 +35,7 @@ def control(server: Server, request: HttpRequest) -> HttpResponse:
         return json_response([fault.as_dict() for fault in server.faults])
     if asked == ("DELETE", "faults"):
         server.faults.clear(request.query.get("entity"))
-        server.soon(server.pump_all)
+        server.soon(server.wake_all)
         return json_response([])
     if asked == ("POST", "drop"):
         server.soon(server.drop_connections)
@@ -55,9 +55,7 @@ def _add_fault(server: Server, request: HttpRequest) -> HttpResponse:
     except (ValueError, TypeError) as error:
         return json_response({"error": str(error)}, 400)
     server.faults.add(fault)
-    refusal = fault.refusal()
-    if refusal is not None:
-        server.detach_receivers(fault, refusal)
+    server.soon(server.pump_all)  # a client that waits for messages meets it now
     return json_response(fault.as_dict(), 201)
 
 

@@ -144,17 +144,21 @@ class Emulator:
         condition: str | None = None,
         status: int | None = None,
     ) -> None:
-        """Let something go wrong: see :class:`.Fault`."""
+        """Let something go wrong: see :class:`.Fault`.
+
+        Raises:
+            ValueError: it makes no sense.
+        """
         spec = {
             "kind": kind,
             "entity": entity,
             "times": times,
-            "on": list(on),
+            "on": list(on) or None,
             "seconds": seconds,
             "condition": condition,
             "status": status,
         }
-        self._call("POST", "faults", {key: value for key, value in spec.items() if value})
+        self._call("POST", "faults", {key: value for key, value in spec.items() if value is not None})
 
     def clear_faults(self, entity: str | None = None) -> None:
         """Let all be well again."""

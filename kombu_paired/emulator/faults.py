@@ -13,18 +13,29 @@ __all__ = ("KINDS", "OPERATIONS", "Fault", "Faults")
 OPERATIONS = ("connect", "token", "attach", "send", "receive", "settle", "request", "manage")
 
 _ALL = frozenset(OPERATIONS)
-_AMQP = _ALL - {"connect", "manage"}
 _SEND = frozenset({"send"})
+#: Nobody has said yet what entity it is about.
+_OF_NO_ENTITY = frozenset({"connect", "token"})
+#: Whoever connects cannot be told anything yet.
+_ANSWERED = _ALL - {"connect"}
+#: A request over HTTP is on no link, and its connection ends without a condition.
+_ON_A_LINK = _ANSWERED - {"manage"}
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a kind of fault does: refuse with a condition, or something else when there is none."""
+    """What a kind of fault does: refuse with a condition, or something else when there is none.
+
+    Attributes:
+        operations: where it happens, unless it is said.
+        possible: where it can happen.
+    """
 
     operations: frozenset[str]
     condition: str | None = None
     status: int = 500
     description: str = ""
+    possible: frozenset[str] = _ANSWERED
 
 
 KINDS: dict[str, _Kind] = {
@@ -47,11 +58,11 @@ KINDS: dict[str, _Kind] = {
     "size": _Kind(_SEND, Condition.MESSAGE_SIZE_EXCEEDED, 413, "The message is too large."),
     "lock-lost": _Kind(frozenset({"settle"}), Condition.MESSAGE_LOCK_LOST, 410, "The lock supplied is invalid."),
     "token": _Kind(frozenset({"token", "manage"}), Condition.AUTH_FAILED, 401, "The token is not good."),
-    "slow": _Kind(_ALL - {"receive"}),
-    "silent": _Kind(_ALL),
-    "reset": _Kind(_SEND),
-    "detach": _Kind(_SEND),
-    "close": _Kind(_SEND),
+    "slow": _Kind(_ALL - {"receive"}, possible=_ALL),
+    "silent": _Kind(_ALL, possible=_ALL),
+    "reset": _Kind(_SEND, possible=_ALL),
+    "detach": _Kind(_SEND, possible=_ON_A_LINK),
+    "close": _Kind(_SEND, possible=_ON_A_LINK),
     "lost-acknowledgement": _Kind(_SEND),
 }
 
@@ -82,24 +93,26 @@ class Fault:
 
     @classmethod
     def parse(cls, spec: dict[str, Any]) -> Fault:
-        """From the JSON of a request: ``{"kind": "server-busy", "entity": "orders", "times": 3, "on": ["send"]}``."""
+        """From the JSON of a request: ``{"kind": "server-busy", "entity": "orders", "times": 3, "on": ["send"]}``.
+
+        Raises:
+            ValueError: it makes no sense; the text says why, and what would.
+        """
         kind = KINDS.get(str(spec.get("kind")))
         if kind is None:
             raise ValueError(f"kind is {spec.get('kind')!r}, not one of {', '.join(KINDS)}")
         unknown = set(spec) - {"kind", "entity", "on", "times", "seconds", "condition", "status"}
         if unknown:
             raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
-        operations = frozenset(spec.get("on") or kind.operations)
-        if not operations <= _ALL:
-            raise ValueError(f"on is some of {', '.join(OPERATIONS)}, not {', '.join(sorted(operations - _ALL))}")
-        if spec.get("entity") is not None:
-            operations = operations - {"connect"}
+        times = spec.get("times")
+        if times is not None and (not isinstance(times, int) or times < 1):
+            raise ValueError(f"times is {times!r}, not a number of 1 or more: leave it out for a fault without an end")
         return cls(
             kind=str(spec["kind"]),
             entity=spec.get("entity"),
-            operations=operations,
-            times=spec.get("times"),
-            seconds=float(spec.get("seconds") or 1.0),
+            operations=_operations(kind, spec),
+            times=times,
+            seconds=float(spec.get("seconds", 1.0)),
             condition=spec.get("condition") or kind.condition,
             status=int(spec.get("status") or kind.status),
             description=kind.description,
@@ -125,6 +138,23 @@ class Fault:
         return {"kind": self.kind, "entity": self.entity, "on": sorted(self.operations), "times": self.times}
 
 
+def _operations(kind: _Kind, spec: dict[str, Any]) -> frozenset[str]:
+    """Where a fault happens: where it is said, or where its kind does."""
+    possible = kind.possible
+    if spec.get("entity") is not None:
+        possible = possible - _OF_NO_ENTITY
+    wanted = frozenset(spec.get("on") or kind.operations & possible)
+    if not wanted <= _ALL:
+        raise ValueError(f"on is some of {', '.join(OPERATIONS)}, not {', '.join(sorted(wanted - _ALL))}")
+    if not wanted <= possible:
+        whose = "" if spec.get("entity") is None else " of an entity"
+        raise ValueError(
+            f"{spec['kind']}{whose} cannot happen on {', '.join(sorted(wanted - possible))}, only on "
+            f"{', '.join(each for each in OPERATIONS if each in possible)}"
+        )
+    return wanted
+
+
 class Faults:
     """The faults that are on."""
 
@@ -145,10 +175,6 @@ class Faults:
         """Let all be well again: everywhere, or in one entity."""
         keep = [] if entity is None else [f for f in self._faults if (f.entity or "").lower() != entity.lower()]
         self._faults = keep
-
-    def holds(self, operation: str, entity: str | None) -> bool:
-        """Whether a fault keeps this operation from happening; it is not counted as met."""
-        return any(fault.kind != "slow" and fault.concerns(operation, entity) for fault in self._faults)
 
     def take(self, operation: str, entity: str | None) -> Fault | None:
         """The fault that this operation meets, which is counted as met."""

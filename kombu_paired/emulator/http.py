@@ -57,6 +57,7 @@ def json_response(value: Any, status: int = 200) -> HttpResponse:
 class _Wire(Protocol):
     def write(self, data: bytes) -> None: ...
     def close(self) -> None: ...
+    def abort(self) -> None: ...
 
 
 class HttpConnection:
@@ -64,10 +65,12 @@ class HttpConnection:
 
     Arguments:
         wire: where the answers go.
-        answer: takes a request and a function that takes the answer, now or later.
+        answer: takes a request and a function that takes the answer, now or later; None hangs up.
     """
 
-    def __init__(self, wire: _Wire, answer: Callable[[HttpRequest, Callable[[HttpResponse], None]], None]) -> None:
+    def __init__(
+        self, wire: _Wire, answer: Callable[[HttpRequest, Callable[[HttpResponse | None], None]], None]
+    ) -> None:
         self._wire = wire
         self._answer = answer
         self._buffer = b""
@@ -83,7 +86,10 @@ class HttpConnection:
             self._busy = True
             self._answer(request, partial(self._respond, request))
 
-    def _respond(self, request: HttpRequest, response: HttpResponse) -> None:
+    def _respond(self, request: HttpRequest, response: HttpResponse | None) -> None:
+        if response is None:
+            self._wire.abort()
+            return
         self._wire.write(response.encode())
         self._busy = False
         if request.headers.get("connection", "").lower() == "close":

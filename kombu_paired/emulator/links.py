@@ -72,6 +72,9 @@ class Link:
     def pump(self) -> None:
         """Send what can be sent."""
 
+    def wake(self) -> None:
+        """No fault is on any more: go on with what was held up."""
+
     def closed(self) -> None:
         """The client ended the link, or is gone."""
 
@@ -208,13 +211,31 @@ class Receiver(_Outgoing):
         self.session_id = session_id
         self._delete = delete
         self._deliveries: set[uuid.UUID] = set()
+        self._held_up = False  # by a fault: what the client asked for comes late, or never
         queue.attached += 1
+
+    def on_flow(self, flow: Flow) -> None:
+        if flow.link_credit is not None:
+            self._held_up = False
+        super().on_flow(flow)
+
+    def wake(self) -> None:
+        self._held_up = False
+        self.pump()
 
     def pump(self) -> None:
         if self.session_id is not None and not self.queue.owns_session(self.session_id, self):
             self.detach(Refusal(Condition.SESSION_LOCK_LOST, f"the lock on the session {self.session_id!r} expired"))
             return
-        if self.server.faults and self.server.faults.holds("receive", self.address):
+        if not self.server.faults:
+            self._deliver()
+        elif self.credit > 0 and not self._held_up:
+            self._held_up = True
+            self.connection.meet("receive", self.address, self._deliver, self.detach, self.detach)
+
+    def _deliver(self) -> None:
+        self._held_up = False
+        if self.session.links.get(self.handle) is not self:
             return
         while self.credit > 0 and self.session.window > 0 and not self.connection.congested:
             if self.connection.over or not self._deliver_one():

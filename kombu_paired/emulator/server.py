@@ -17,7 +17,7 @@ from kombu_paired.emulator.control import control
 from kombu_paired.emulator.doors import Door, Sniffer
 from kombu_paired.emulator.envelope import Request
 from kombu_paired.emulator.errors import Condition, Refusal
-from kombu_paired.emulator.faults import Fault, Faults
+from kombu_paired.emulator.faults import Faults
 from kombu_paired.emulator.frames import Attach
 from kombu_paired.emulator.http import HttpRequest, HttpResponse
 from kombu_paired.emulator.links import Receiver, RequestLink, ResponseLink, Sender, refuse_attach
@@ -198,18 +198,23 @@ class Server:
             self._certificate = Certificate.make(self.settings.host)
         return self._certificate
 
-    def http(self, request: HttpRequest, respond: Callable[[HttpResponse], None]) -> None:
-        """Answer an HTTP request, now or later, or never where a fault says so."""
+    def http(self, request: HttpRequest, respond: Callable[[HttpResponse | None], None]) -> None:
+        """Answer an HTTP request, now or later; where a fault says so, never, or with None: hang up."""
         if request.path.startswith("/$emulator/"):
             respond(self._control(request))
             return
         fault = self.faults.take("manage", self._api.entity_of(request.path)) if self.faults else None
-        if fault is not None and fault.kind == "slow":
-            self.later(fault.seconds, lambda: respond(self._administer(request)))
-        elif fault is not None and fault.refusal() is not None:
-            respond(self._api.error(fault.status, f"{fault.description} (fault on request)"))
-        elif fault is None:
+        if fault is None:
             respond(self._administer(request))
+        elif fault.refusal() is not None:
+            respond(self._api.error(fault.status, f"{fault.description} (fault on request)"))
+        elif fault.kind == "slow":
+            self.later(fault.seconds, lambda: respond(self._administer(request)))
+        elif fault.kind == "reset":
+            respond(None)
+        elif fault.kind == "lost-acknowledgement":
+            self._administer(request)
+            respond(None)
 
     def _administer(self, request: HttpRequest) -> HttpResponse:
         try:
@@ -372,6 +377,12 @@ class Server:
             for link in connection.links():
                 link.pump()
 
+    def wake_all(self) -> None:
+        """Let every link go on with what a fault has held up."""
+        for connection in list(self.connections):
+            for link in connection.links():
+                link.wake()
+
     def detach_all(self, path: str, refusal: Refusal) -> None:
         """End every link to an entity."""
         key = path.lower().strip("/")
@@ -379,13 +390,6 @@ class Server:
             for link in connection.links():
                 mine = link.address.lower()
                 if mine == key or mine.startswith((f"{key}/$", f"{key}/subscriptions/")):
-                    link.detach(refusal)
-
-    def detach_receivers(self, fault: Fault, refusal: Refusal) -> None:
-        """End the receiving links that a fault concerns."""
-        for connection in list(self.connections):
-            for link in connection.links():
-                if isinstance(link, Receiver) and fault.concerns("receive", link.address):
                     link.detach(refusal)
 
     def _gone(self, path: str) -> None:

@@ -28,7 +28,7 @@ def connect(emulator: Emulator, **options: Any) -> ServiceBusClient:
 
 
 #: Without the SDK, and quick.
-PURE = {"test_codec.py", "test_frames.py", "test_queues.py", "test_store.py", "test_command.py"}
+PURE = {"test_codec.py", "test_frames.py", "test_queues.py", "test_store.py", "test_command.py", "test_faults.py"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
