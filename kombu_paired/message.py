@@ -8,6 +8,7 @@ rules 12 to 14). Names that begin with ``x-ms-`` are those of the .NET library's
 from __future__ import annotations
 
 import math
+import re
 import uuid
 import zlib
 from collections.abc import Callable, Mapping
@@ -45,9 +46,15 @@ ALIASES = {
     "session_id": "x-ms-sessionid",
     "expiration": "x-ms-timetolive",
     "scheduled_enqueue_time_utc": "x-ms-scheduledenqueuetimeutc",
+    "DelaySeconds": "x-paired-delay",  # SQS and pgmq; the first in two spellings
+    "delay_seconds": "x-paired-delay-seconds",
 }
 _OURS = frozenset({PATH, *ALIASES.values()})
 
+#: Where Kombu's native delayed delivery publishes (after a prefix, if there is one), and its routing keys: the seconds
+#: in binary digits, then the routing key of the destination. All zeros go straight through.
+_DELAYED = "celery_delayed_27"
+_DELAY = re.compile(r"((?:[01]\.){28})")
 
 #: An encoding takes at most so many bytes for one of :attr:`Message.size`: JSON, for a letter that it escapes.
 LARGEST_GROWTH = 6
@@ -79,7 +86,15 @@ class Message:
 
     @property
     def entity(self) -> Entity:
+        """Where it goes; how long Kombu's native delayed delivery keeps it on the way makes no other entity of it."""
+        if self.is_delayed:
+            return Entity(self.exchange, _DELAY.sub("", self.routing_key, count=1))
         return Entity(self.exchange, self.routing_key)
+
+    @property
+    def is_delayed(self) -> bool:
+        """By Kombu's native delayed delivery, whose exchanges and queues only workers declare."""
+        return self.exchange.endswith(_DELAYED)
 
     @property
     def is_transient(self) -> bool:
@@ -176,14 +191,17 @@ def to_backlog(
 
 
 def from_backlog(stored: Message, now: float) -> Message:
-    """The message as it was, with what is left of its time to live.
+    """The message as it was, with what is left of its time to live and of its delay, counted from the send.
+
+    A Celery task whose time ran out comes back without a time to live: it says itself when it expires, and the worker
+    revokes it and tells so.
 
     Arguments:
         now: seconds since 1970, UTC.
 
     Raises:
         MalformedBacklogMessage: no destination in it, or it cannot be restored.
-        ExpiredInBacklog: its time to live has run out.
+        ExpiredInBacklog: its time to live has run out, and nobody else would notice.
     """
     headers = dict(stored.headers)
     exchange = headers.get(EXCHANGE, "")
@@ -195,12 +213,14 @@ def from_backlog(stored: Message, now: float) -> Message:
         _restore_delivery_mode(properties, str(headers[DELIVERY_MODE]))
     for name, alias in ALIASES.items():
         if alias in headers:
-            properties[name] = _RESTORE[name](str(headers[alias]), headers, now)
+            restored = _RESTORE[name](str(headers[alias]), headers, now)
+            if restored is not None:
+                properties[name] = restored
     return replace(
         stored,
         body=body,
         exchange=exchange,
-        routing_key=headers[ROUTING_KEY],
+        routing_key=_with_delay_left(exchange, headers[ROUTING_KEY], headers, now),
         headers=_application_headers(headers),
         properties=properties,
         mandatory=MANDATORY in headers,
@@ -267,15 +287,40 @@ def _restore_delivery_mode(properties: dict[str, Any], text: str) -> None:
         raise MalformedBacklogMessage("MalformedHeader", f"{DELIVERY_MODE} is {text!r}") from exc
 
 
-def _restored_expiration(text: str, headers: Mapping[str, Any], now: float) -> str:
+def _spent(headers: Mapping[str, Any], now: float) -> float:
+    """Seconds since the send; none by a clock that is behind the sender's."""
+    return max(0.0, now - _seconds(headers, FIRST_ATTEMPT))
+
+
+def _with_delay_left(exchange: str, routing_key: str, headers: Mapping[str, Any], now: float) -> str:
+    """The routing key with what is left of a native delay, in whole seconds: a worker waits for the ``eta`` itself."""
+    found = _DELAY.match(routing_key) if exchange.endswith(_DELAYED) else None
+    if found is None:
+        return routing_key
+    delay = int(found[1].replace(".", ""), 2)
+    left = max(0, math.floor(delay - _spent(headers, now)))
+    return "".join(f"{digit}." for digit in f"{left:028b}") + routing_key[found.end() :]
+
+
+def _restored_expiration(text: str, headers: Mapping[str, Any], now: float) -> str | None:
     try:
         time_to_live = int(text)
     except ValueError:
         return text  # as the application wrote it: the primary is to judge it
-    spent = 1000 * max(0.0, now - _seconds(headers, FIRST_ATTEMPT))
-    if spent >= time_to_live:
-        raise ExpiredInBacklog("TTLExpiredException", f"its {time_to_live} ms to live ran out in the backlog")
-    return str(time_to_live - int(spent))
+    spent = 1000 * _spent(headers, now)
+    if spent < time_to_live:
+        return str(time_to_live - int(spent))
+    if headers.get("task") and headers.get("expires"):  # Celery's
+        return None
+    raise ExpiredInBacklog("TTLExpiredException", f"its {time_to_live} ms to live ran out in the backlog")
+
+
+def _restored_delay(text: str, headers: Mapping[str, Any], now: float) -> int | str:
+    try:
+        delay = int(text)
+    except ValueError:
+        return text
+    return max(0, math.floor(delay - _spent(headers, now)))
 
 
 def _restored_schedule(text: str, headers: Mapping[str, Any], now: float) -> datetime:
@@ -294,6 +339,8 @@ _RESTORE: dict[str, Callable[[str, Mapping[str, Any], float], Any]] = {
     "expiration": _restored_expiration,
     "scheduled_enqueue_time_utc": _restored_schedule,
     "session_id": _restored_session,
+    "DelaySeconds": _restored_delay,
+    "delay_seconds": _restored_delay,
 }
 
 

@@ -396,7 +396,8 @@ class MessagePump:
                 self._syphon.primary_failed(failure)
             elif self._syphon.primary_works and not self._probe_says_away(failure):
                 failing_for = self._let_rest(parcel.message.entity, failure)
-                if failure.kind is FailureKind.MISSING and failing_for >= MISSING_GRACE:
+                given_up = failure.kind is FailureKind.MISSING and failing_for >= MISSING_GRACE
+                if given_up and not parcel.message.is_delayed:  # that waits for a worker, which declares what it needs
                     back.pop()
                     hopeless.append(DeadLetter(parcel.received, "MissingEntity", str(failure)))
         return back, hopeless

@@ -145,7 +145,7 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
 
     def __init__(self, client: KombuConnection, **kwargs: Any) -> None:
         self.client = client
-        self._urls = _primary_urls(client)
+        self._urls = _whole_primary(client, _primary_urls(client))
         self._options = PairedNamespaceOptions.parse(client.transport_options or {})
         _check_sides(self._urls, self._options)
         self._key = _pairing_key(client, self._urls)
@@ -685,6 +685,20 @@ def _primary_urls(client: KombuConnection) -> list[str]:
                 "the primary namespace needs a whole URL: broker_url = 'paired+amqp://main-broker//', "
                 f"not {without_secrets(url)!r}"
             )
+    return urls
+
+
+#: Address of one node, and what else makes a pairing -> all addresses of the primary it belongs to.
+_primaries: dict[Any, list[str]] = {}
+
+
+def _whole_primary(client: KombuConnection, urls: list[str]) -> list[str]:
+    """All addresses of a primary of which one is given: Celery's delayed delivery connects to each node by itself."""
+    if len(urls) > 1:
+        beside = _pairing_key(client, ())
+        _primaries.update(((url, beside), urls) for url in urls)
+    elif _primaries:
+        return _primaries.get((urls[0], _pairing_key(client, ())), urls)
     return urls
 
 

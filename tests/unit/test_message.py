@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from hypothesis import example, given
+from celery import Celery
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from kombu import Producer
+from kombu.transport.native_delayed_delivery import calculate_routing_key
+from kombu.utils.json import dumps
 
 from kombu_paired.declarations import Declaration, Entity
 from kombu_paired.errors import ExpiredInBacklog, MalformedBacklogMessage, MessageTooLarge, SendError
@@ -24,6 +30,8 @@ OUR_NAMES = [
     "x-ms-sessionid",
     "x-ms-timetolive",
     "x-ms-scheduledenqueuetimeutc",
+    "x-paired-delay",
+    "x-paired-delay-seconds",
     "x-paired-exchange",
     "x-paired-routing-key",
     "x-paired-delivery-mode",
@@ -270,6 +278,117 @@ def test_a_message_without_a_time_to_live_may_wait_for_ever(message):
 def test_a_time_to_live_that_is_no_number_is_left_for_the_primary_to_judge():
     message = Message(b"", routing_key="q", properties={"expiration": "soon", "message_id": "m"})
     assert from_backlog(to_backlog(message, QUEUE, WHY), NOW + 1e6) == message
+
+
+# -- what Celery says about time ------------------------------------------------------------------------------------
+
+
+def celery_task(conf=None, **options):
+    """The message that an application with these settings sends."""
+    app = Celery("shop", broker="memory://", backend="cache+memory://", set_as_current=False)
+    app.conf.update(conf or {})
+    sent = []
+
+    class Notes(Producer):
+        def publish(self, body, **arguments):
+            headers = arguments.pop("headers")
+            if arguments.get("expiration") is not None:  # as Kombu's own does
+                arguments["expiration"] = str(int(arguments["expiration"] * 1000))
+            known = {name: arguments[name] for name in ("expiration", "correlation_id") if name in arguments}
+            sent.append(Message(dumps(body), "", "celery", headers=headers, properties=known).identified())
+
+    with app.connection_for_write() as connection:
+        app.send_task("shop.record", (1,), producer=Notes(connection), **options)
+    return sent[0]
+
+
+MOMENT = datetime(2030, 1, 2, 3, 4, 5)
+SOMEWHERE = timezone(timedelta(hours=5, minutes=45))
+
+
+@pytest.mark.parametrize("conf", [{}, {"enable_utc": False}, {"timezone": "Asia/Kathmandu"}, {"task_protocol": 1}])
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"countdown": 90},
+        {"eta": MOMENT},
+        {"eta": MOMENT.replace(tzinfo=SOMEWHERE)},
+        {"expires": 7200},
+        {"expires": MOMENT},
+        {"expires": MOMENT.replace(tzinfo=SOMEWHERE)},
+        {"countdown": 90, "expires": 7200},
+    ],
+)
+def test_what_a_task_says_about_time_is_what_it_said_when_it_was_sent(conf, said):
+    task = celery_task(conf, **said)
+    if "task_protocol" not in conf:
+        assert all(task.headers["eta" if name == "countdown" else name] for name in said)
+    restored = from_backlog(to_backlog(task, QUEUE, WHY), NOW + 3600)
+    assert (restored.headers, restored.body) == (task.headers, task.body)
+    if "expires" in said:
+        gone = int(task.properties["expiration"]) - int(restored.properties["expiration"])
+        assert gone == 3_600_000
+
+
+@pytest.mark.parametrize("expires", [2, MOMENT.replace(year=2020)])
+def test_a_task_that_expired_in_the_backlog_is_left_for_its_worker_to_revoke(expires):
+    task = celery_task(expires=expires)
+    restored = from_backlog(to_backlog(task, QUEUE, WHY), NOW + 3600)
+    assert "expiration" in task.properties
+    assert "expiration" not in restored.properties  # a broker would drop it, and nobody would be told
+    assert restored.headers == task.headers
+
+
+DELAYED = "celery_delayed_27"
+delays = st.integers(1, 2**28 - 1)
+keys = st.text(min_size=1)
+
+
+def delayed(delay, routing_key, exchange=DELAYED):
+    return Message(b"", exchange, calculate_routing_key(delay, routing_key), properties={"message_id": "m"})
+
+
+@given(delays, keys, st.floats(-1e6, 1e9), st.sampled_from([DELAYED, f"shop_{DELAYED}"]))
+def test_a_native_delay_goes_on_while_the_message_waits(delay, routing_key, waited, exchange):
+    message = delayed(delay, routing_key, exchange)
+    restored = from_backlog(to_backlog(message, QUEUE, WHY), NOW + waited)
+    left = delay - (NOW + waited - NOW)  # a float of this size has its own idea of a second
+    assert restored.exchange == exchange
+    if left >= 1:
+        assert restored.routing_key == calculate_routing_key(min(delay, math.floor(left)), routing_key)
+    else:
+        assert restored.routing_key == "0." * 28 + routing_key  # through all levels at once
+    assert replace(restored, routing_key=message.routing_key) == message
+
+
+@given(delays, delays, keys)
+def test_how_long_a_message_is_delayed_makes_no_other_entity_of_it(delay, other, routing_key):
+    entity = delayed(delay, routing_key).entity
+    assert entity == delayed(other, routing_key).entity == Entity(DELAYED, routing_key)
+    assert to_backlog(delayed(delay, routing_key), QUEUE, WHY).headers["x-ms-path"] == f"{DELAYED}/{routing_key}"
+
+
+@given(st.text(), st.text() | st.just("0." * 28 + "orders"))
+def test_an_exchange_of_another_name_is_nobodys_delay(exchange, routing_key):
+    assume(not exchange.endswith(DELAYED))
+    message = Message(b"", exchange, routing_key, properties={"message_id": "m"})
+    assert from_backlog(to_backlog(message, QUEUE, WHY), NOW + 3600) == message
+    assert message.entity == Entity(exchange, routing_key)
+
+
+@given(keys.filter(lambda key: not re.match(r"(?:[01]\.){28}", key)))
+def test_a_routing_key_without_a_delay_stays_as_it_is(routing_key):
+    message = Message(b"", DELAYED, routing_key, properties={"message_id": "m"})
+    assert from_backlog(to_backlog(message, QUEUE, WHY), NOW + 3600) == message
+
+
+@given(st.sampled_from(["DelaySeconds", "delay_seconds"]), st.integers(0, 900), st.floats(-1e6, 1e6))
+def test_a_delay_of_sqs_goes_on_while_the_message_waits(spelling, delay, waited):
+    message = Message(b"", routing_key="q", properties={spelling: delay, "message_id": "m"})
+    stored = to_backlog(message, QUEUE, WHY)
+    assert spelling not in stored.properties
+    left = from_backlog(stored, NOW + waited).properties[spelling]
+    assert left == min(delay, max(0, math.floor(delay - (NOW + waited - NOW))))
 
 
 # -- message id -----------------------------------------------------------------------------------------------------
