@@ -78,6 +78,7 @@ class NamespaceFailure(PairedError):
         kind: what the failure means for the send.
         namespace: ``primary`` or ``secondary``, and its URI without secrets.
         cause: the driver's own exception.
+        detail: the text of that.
         maybe_stored: the broker may have stored the message (the request was under way when it failed).
         whole_namespace: the namespace could not be reached at all, so every entity in it shares the failure.
     """
@@ -91,7 +92,8 @@ class NamespaceFailure(PairedError):
         maybe_stored: bool = False,
         whole_namespace: bool = False,
     ) -> None:
-        super().__init__(f"{namespace}: {kind.value}: {type(cause).__name__}: {cause}")
+        self.detail = f"{type(cause).__name__}: {cause}"
+        super().__init__(f"{namespace}: {kind.value}: {self.detail}")
         self.kind = kind
         self.namespace = namespace
         self.cause = cause

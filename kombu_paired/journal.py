@@ -30,7 +30,7 @@ from typing import Any, BinaryIO
 
 from kombu_paired import events
 from kombu_paired.events import JOURNAL_VERSION, ORPHANED, Event, EventKind, EventStream
-from kombu_paired.options import without_secrets
+from kombu_paired.secrets import without_secrets_in_urls
 
 __all__ = ("PER_MESSAGE", "Journal", "close_all", "keep", "kinds_of", "line_of")
 
@@ -72,7 +72,6 @@ PER_MESSAGE = frozenset(
     }
 )
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://\S+")
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
 _NAME = re.compile(r"(?P<hour>\d{8}T\d\d)-.+-\d+-(?P<start>\d+)\.jsonl(?P<state>|\.gz|\.part|\.gz\.tmp)")
 
@@ -110,18 +109,13 @@ def line_of(event: Event, host: str, pid: int, number: int) -> str:
     if event.maybe_duplicate:
         line += ',"maybe_duplicate":true'
     if event.detail:
-        line += f',"detail":{_quoted(_without_secrets(event.detail)[:LONGEST_DETAIL])}'
+        line += f',"detail":{_quoted(without_secrets_in_urls(event.detail)[:LONGEST_DETAIL])}'
     return line + "}"
 
 
 def _microseconds(seconds: float | None) -> int | None:
     """None for what 64 bits cannot hold: a foreign message may claim any time."""
     return round(seconds * 1_000_000) if seconds is not None and abs(seconds) < 2**63 / 1_000_000 else None
-
-
-def _without_secrets(detail: str) -> str:
-    """Details are written without secrets; this is for the driver that puts a whole URL into its error."""
-    return _URL.sub(lambda url: without_secrets(url[0]), detail) if "://" in detail else detail
 
 
 # -- the files --------------------------------------------------------------------------------------------------------

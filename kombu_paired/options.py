@@ -20,8 +20,9 @@ from kombu.utils.imports import symbol_by_name
 
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.failures import FailureKind
+from kombu_paired.secrets import split_urls, without_secrets
 
-__all__ = ("PairedNamespaceOptions", "default_primary_name", "split_urls", "without_secrets")
+__all__ = ("PairedNamespaceOptions", "default_primary_name")
 
 #: Celery merges its publish policy into the transport options, and Kombu reads its own retry keys from there.
 KOMBU_RETRY_KEYS = frozenset(
@@ -48,9 +49,6 @@ Classifier = Callable[[BaseException], "FailureKind | None"]
 
 _SCHEMELESS_HOST = re.compile(r"[^A-Za-z0-9_.\-]+")
 _IS_PAIRED = re.compile(r"paired(\+|://)", re.IGNORECASE)
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*://)?(.*)", re.DOTALL)
-#: What parts a URL from the next one, where there are several.
-_NEXT_URL = re.compile(r";(?=[A-Za-z][A-Za-z0-9+.\-]*://)")
 
 
 @dataclass(frozen=True)
@@ -127,26 +125,6 @@ class PairedNamespaceOptions:
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
 
 
-def without_secrets(url: str) -> str:
-    """A broker URL, or several, as may be shown: without passwords and queries. Never raises, whatever is in it."""
-    return ";".join(_masked(each) for each in _NEXT_URL.split(url))
-
-
-def _masked(url: str) -> str:
-    scheme, rest = _SCHEME.fullmatch(url).groups("")  # type: ignore[union-attr]
-    address, *query = re.split("[?#]", rest, maxsplit=1)
-    if ";" in rest or "@" in "".join(query):
-        return f"{scheme}**"  # nobody can tell where a password ends
-    credentials, at, place = address.rpartition("@")
-    user, colon, _ = credentials.partition(":")
-    return f"{scheme}{user}{':**' if colon else ''}{at}{place}"
-
-
-def split_urls(url: str) -> list[str]:
-    """The addresses in a URL of several (``amqp://a//;amqp://b//``), as Kombu splits it."""
-    return _NEXT_URL.split(url)
-
-
 def default_primary_name(url: str) -> str:
     """A name that no other primary has that might use the same secondary.
 
@@ -157,23 +135,39 @@ def default_primary_name(url: str) -> str:
     """
     scheme, _, rest = url.partition("://")
     if "azure" in scheme:  # a key may hold slashes: Kombu, too, splits it off at the last @
-        where = urlsplit("//" + rest.rpartition("@")[2].rpartition("://")[2])
-        host = where.hostname or ""
-        return _as_name(f"{host}-{where.port}" if where.port else host.split(".", 1)[0])
-    parts = urlsplit(url.split(";", 1)[0])
-    host = parts.hostname or ""
-    try:
-        port = parts.port or DEFAULT_PORTS.get(scheme)
-    except ValueError:
-        port = None
+        host, port, _ = _parts("//" + rest.rpartition("@")[2].rpartition("://")[2])
+        return _as_name(f"{host}-{port}" if port else host.split(".", 1)[0])
+    host, port, place = _parts(_without_torn_password(split_urls(url)[0]))
+    port = port or DEFAULT_PORTS.get(scheme)
     says_nothing = host in ("", "localhost") or ":" in host or host.replace(".", "").isdigit()
-    place = parts.path.strip("/")
     named = [host or scheme]
     if port and (says_nothing or port != DEFAULT_PORTS.get(scheme)):
         named.append(str(port))
     if place and place != "0":
         named.append(place)
     return _as_name("-".join(named))
+
+
+def _parts(url: str) -> tuple[str, int | None, str]:
+    """Host, port and place of a URL; what cannot be read is empty."""
+    try:
+        parts = urlsplit(url)
+        host, place = parts.hostname or "", parts.path.strip("/")
+    except ValueError:
+        return "", None, ""
+    try:
+        return host, parts.port, place
+    except ValueError:
+        return host, None, place
+
+
+def _without_torn_password(url: str) -> str:
+    """A password with a slash in it reaches into the path: nothing of it may become part of a name."""
+    scheme, slashes, rest = url.partition("://")
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    if "@" in rest and (";" in rest or (":" in authority and "@" not in authority)):
+        rest = rest.rpartition("@")[2]
+    return f"{scheme}{slashes}{rest}"
 
 
 def _as_name(text: str) -> str:
@@ -192,7 +186,7 @@ def _unknown(key: object, known: set[str]) -> str:
 def _url(key: str, value: Any) -> str:
     if not isinstance(value, str) or "://" not in value:
         raise ConfigurationError(f"option {key!r} must be a Kombu URL like 'amqp://spare-broker//'")
-    if any(_IS_PAIRED.match(each) for each in _NEXT_URL.split(value)):
+    if any(_IS_PAIRED.match(each) for each in split_urls(value)):
         raise ConfigurationError(f"option {key!r} must be a plain Kombu URL, without 'paired+'")
     return value
 

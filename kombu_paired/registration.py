@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from kombu.transport import TRANSPORT_ALIASES
 
+from kombu_paired.showing import teach_kombu
+
 __all__ = ("PING_CONTENT_TYPE", "PING_SERIALIZER", "register_transport")
 
 #: What a ping says it is, in the documents of paired namespaces.
@@ -16,8 +18,9 @@ PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 
 
 def register_transport() -> None:
-    """Add ``paired`` to Kombu's transport aliases."""
+    """Add ``paired`` to Kombu's transport aliases, and let Kombu show no secrets of it."""
     TRANSPORT_ALIASES["paired"] = "kombu_paired.transport:Transport"
+    teach_kombu()
 
 
 def _encode_ping(payload: object) -> bytes:

@@ -35,7 +35,8 @@ import logging
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from importlib.util import find_spec
 from os import register_at_fork
 from typing import Any
@@ -44,24 +45,22 @@ from kombu import Connection as KombuConnection
 from kombu.exceptions import BatchPublishError
 from kombu.transport import base
 from kombu.transport.virtual.base import queue_declare_ok_t
-from kombu.utils.url import maybe_sanitize_url, parse_url
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, stop_any, wait_random_exponential
 from tenacity.stop import stop_base
 
 from kombu_paired.errors import BacklogUnavailable, ConfigurationError, NamespaceFailure, PrimaryUnavailable
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
-from kombu_paired.namespaces.kombu import namespace_on, new_connection, profile_of
-from kombu_paired.namespaces.servicebus.address import Address, is_servicebus
+from kombu_paired.namespaces.kombu import namespace_on, new_connection
+from kombu_paired.namespaces.urls import check_sides, driver_of
 from kombu_paired.options import (
-    DEFAULT_PORTS,
     KOMBU_RETRY_KEYS,
     PairedNamespaceOptions,
     default_primary_name,
-    split_urls,
-    without_secrets,
 )
 from kombu_paired.pairing import Pairing, inherit, shared
+from kombu_paired.secrets import shown_url, split_urls
+from kombu_paired.showing import PREFIX, teach_celery
 from kombu_paired.stopping import sleep_unless_worker_stops, worker_is_told_to_stop
 from kombu_paired.syphon import Syphon
 
@@ -69,7 +68,6 @@ __all__ = ("Channel", "Connection", "PublishBatch", "Transport", "pairing_of")
 
 logger = logging.getLogger(__name__)
 
-PREFIX = "paired+"
 #: Seconds a consumer's call waits for the primary before it raises: one line a minute in a worker's log.
 CONSUMER_PATIENCE = 60.0
 #: Seconds that closing the consumer's connection may take per answer of the broker.
@@ -131,6 +129,11 @@ def _errors(name: str, instead: str | None = None) -> tuple[type[BaseException],
     return tuple(found)
 
 
+def _note_driver(driver: type[base.Transport]) -> None:
+    if driver not in _drivers:
+        _drivers.append(driver)
+
+
 def _is_installed(package: str) -> bool:
     try:
         return find_spec(package) is not None
@@ -145,34 +148,74 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
 
     def __init__(self, client: KombuConnection, **kwargs: Any) -> None:
         self.client = client
+        client.cycle = None  # Kombu would switch to the next URL itself, and forget the prefix; the namespace does it
         self._urls = _whole_primary(client, _primary_urls(client))
-        self._options = PairedNamespaceOptions.parse(client.transport_options or {})
-        _check_sides(self._urls, self._options)
-        self._key = _pairing_key(client, self._urls)
         self._consumer_client: KombuConnection | None = None
-        self._mirror(new_connection(self._urls[0]).get_transport_cls())
+        teach_celery()
+        with suppress(ConfigurationError):  # whoever only shows a connection gets to see it
+            _note_driver(self._driver)
 
-    def _mirror(self, driver: type[base.Transport]) -> None:
-        """Look like the primary's own transport."""
-        if driver not in _drivers:
-            _drivers.append(driver)
-        self.implements = driver.implements
-        self.driver_type = driver.driver_type
-        self.driver_name = driver.driver_name
-        # A worker connects again after either; Kombu retries the first alone: the other is not worth waiting for.
-        self.connection_errors = (*driver.connection_errors, BacklogUnavailable, PrimaryUnavailable)
-        self.channel_errors = driver.channel_errors
+    @cached_property
+    def _driver(self) -> type[base.Transport]:
+        """The class of the primary's own transport."""
+        return driver_of("primary", self._urls[0])
+
+    @cached_property
+    def _options(self) -> PairedNamespaceOptions:
+        """The settings, found to make sense.
+
+        Raises:
+            ConfigurationError: they do not.
+        """
+        options = PairedNamespaceOptions.parse(self.client.transport_options or {})
+        check_sides(self._urls, options)
+        return options
+
+    @cached_property
+    def _key(self) -> tuple[Any, ...]:
+        return _pairing_key(self.client, self._urls)
+
+    # -- it looks like the primary's own transport; a worker and a producer ask for these before anything else --------
+
+    @property
+    def implements(self) -> Any:
+        return self._options and self._driver.implements
+
+    @property
+    def driver_type(self) -> str:
+        return str(self._options and self._driver.driver_type)
+
+    @property
+    def driver_name(self) -> str:
+        return str(self._driver.driver_name)
+
+    # A worker connects again after either error of ours; Kombu retries the first alone: the other is not worth waiting.
+
+    @property
+    def connection_errors(self) -> tuple[type[BaseException], ...]:
+        return (*self._driver.connection_errors, BacklogUnavailable, PrimaryUnavailable)
+
+    @property
+    def channel_errors(self) -> tuple[type[BaseException], ...]:
+        return tuple(self._driver.channel_errors)
+
+    @property
+    def recoverable_connection_errors(self) -> tuple[type[BaseException], ...]:
+        driver = self._driver
         recoverable = getattr(driver, "recoverable_connection_errors", driver.connection_errors)
-        self.recoverable_connection_errors = (*recoverable, BacklogUnavailable)
-        self.recoverable_channel_errors = getattr(driver, "recoverable_channel_errors", ())
+        return (*recoverable, BacklogUnavailable)
+
+    @property
+    def recoverable_channel_errors(self) -> tuple[type[BaseException], ...]:
+        return tuple(getattr(self._driver, "recoverable_channel_errors", ()))
 
     @property
     def pairing(self) -> Pairing:
         """The pairing of this process; another one after a fork."""
-        return shared(self._key, self._make_pairing)
-
-    def _make_pairing(self) -> Pairing:
         options = self._options
+        return shared(self._key, lambda: self._make_pairing(options))
+
+    def _make_pairing(self, options: PairedNamespaceOptions) -> Pairing:
         common: dict[str, Any] = {"send_timeout": options.send_timeout, "classify": options.classify_failure}
         primary = namespace_on(
             "primary",
@@ -229,7 +272,8 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
     def _connect_to_primary_once(self) -> Any:
         try:
             connection = self.primary_transport.establish_connection()
-        except Exception:
+        except Exception as exc:
+            self.pairing.primary.secrets.scrub(exc)
             self.pairing.primary.try_next_url()
             self._consumer_client = None  # a transport that failed to connect keeps half-made channels
             raise
@@ -301,7 +345,7 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
         plain = uri.removeprefix(PREFIX)
-        return PREFIX + (plain if include_password else str(maybe_sanitize_url(plain, mask=mask)))
+        return PREFIX + (plain if include_password else shown_url(plain, self.client.alt, mask))
 
     @property
     def supports_batch_publish(self) -> bool:
@@ -673,19 +717,10 @@ class PublishBatch:
 
 
 def _primary_urls(client: KombuConnection) -> list[str]:
-    """The primary's addresses, in the order in which they were given.
-
-    Kombu would switch a failed connection to the next one itself, and forget the prefix; the namespace does it.
-    """
-    urls = [str(url).removeprefix(PREFIX) for url in (client.alt or [client.hostname])]
-    client.cycle = None
-    for url in urls:
-        if "://" not in url:
-            raise ConfigurationError(
-                "the primary namespace needs a whole URL: broker_url = 'paired+amqp://main-broker//', "
-                f"not {without_secrets(url)!r}"
-            )
-    return urls
+    """The primary's addresses, in the order in which they were given."""
+    if not client.alt:
+        return [str(client.hostname)]  # Kombu has taken the prefix off
+    return [str(url).removeprefix(PREFIX) for url in client.alt]
 
 
 #: Address of one node, and what else makes a pairing -> all addresses of the primary it belongs to.
@@ -700,51 +735,6 @@ def _whole_primary(client: KombuConnection, urls: list[str]) -> list[str]:
     elif _primaries:
         return _primaries.get((urls[0], _pairing_key(client, ())), urls)
     return urls
-
-
-def _check_sides(primaries: Sequence[str], options: PairedNamespaceOptions) -> None:
-    secondary = options.secondary
-    secondaries = {_address_of(url) for url in split_urls(secondary)}
-    primary_addresses = {_address_of(url) for url in primaries}
-    if secondaries & primary_addresses:
-        raise ConfigurationError(
-            f"primary and secondary are the same namespace ({without_secrets(secondary)}): the secondary must be a "
-            "broker that lives on when the primary dies"
-        )
-    if {address[:2] for address in secondaries} & {address[:2] for address in primary_addresses}:
-        logger.warning(
-            "the secondary %s is on the same server as the primary: it dies with it", without_secrets(secondary)
-        )
-    if not profile_of(secondary).names_with_slashes:
-        raise ConfigurationError(
-            f"the secondary {without_secrets(secondary)} cannot store backlog queues: its transport makes file names "
-            "of queue names, and theirs have slashes. Use RabbitMQ, Redis or SQS"
-        )
-    if not profile_of(secondary).keeps_unsettled and not options.allow_unsafe_secondary:
-        raise ConfigurationError(
-            f"the secondary {without_secrets(secondary)} uses a transport that forgets a message whose consumer is "
-            "killed: use RabbitMQ, Redis or SQS, or accept the loss with allow_unsafe_secondary=True"
-        )
-
-
-def _address_of(url: str) -> tuple[Any, ...]:
-    scheme = url.split("://", 1)[0]
-    if is_servicebus(url):
-        address = Address.parse(url)
-        return (address.host, address.port)
-    if scheme not in DEFAULT_PORTS:
-        return (url,)
-    try:
-        parts = parse_url(url)
-    except ValueError:  # its text may show a part of the password
-        raise ConfigurationError(
-            f"the URL {without_secrets(url)!r} cannot be read: write special characters of the user and the password "
-            "as %XX (urllib.parse.quote)"
-        ) from None
-    host = parts["hostname"] or "localhost"
-    host = "127.0.0.1" if host == "localhost" else host
-    place = str(parts["virtual_host"] or "").strip("/") or "0"
-    return (host, parts["port"] or DEFAULT_PORTS[scheme], place)
 
 
 def _connect_arguments(client: KombuConnection) -> dict[str, Any]:

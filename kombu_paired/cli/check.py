@@ -14,8 +14,9 @@ from kombu_paired.cli.printing import bad, counted, duration, good, heading, par
 from kombu_paired.cli.sides import Look, look_at
 from kombu_paired.errors import ConfigurationError, SendError
 from kombu_paired.namespaces.base import BacklogDepth
-from kombu_paired.options import PairedNamespaceOptions, without_secrets
+from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing import Pairing
+from kombu_paired.secrets import without_secrets
 
 __all__ = ("check",)
 

@@ -22,7 +22,8 @@ from kombu import Connection
 from kombu_paired.errors import ConfigurationError, NamespaceFailure, SendError
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing import Pairing
-from kombu_paired.transport import PREFIX, pairing_of
+from kombu_paired.showing import PREFIX
+from kombu_paired.transport import pairing_of
 
 __all__ = (
     "LOGGER",
@@ -135,24 +136,15 @@ def open_pairing(primary: str | None, secondary: str | None, settings: Sequence[
             PairedNamespaceOptions.parse(options)  # before anything is imported for the URL's sake
             connection = Connection(primary, transport_options=options)
         return pairing_of(connection)
-    except (ConfigurationError, KeyError, ImportError, ValueError) as exc:
+    except ValueError as exc:
         _fail(exc, is_usage)
 
 
 def _fail(exc: Exception, is_usage: bool) -> NoReturn:
     """As click shows it. A text that may hold pieces of a URL, and so of a password, is not shown."""
     kind = click.UsageError if is_usage else click.ClickException
-    if isinstance(exc, ConfigurationError):
-        text = str(exc)
-    elif isinstance(exc, ImportError):
-        text = (
-            f"a broker's driver is not installed ({exc.name}): for Redis, pip install 'kombu-paired[redis]'; for "
-            "Service Bus, pip install 'kombu-paired[servicebus]'"
-        )
-    elif isinstance(exc, KeyError) and "transport" in str(exc):
-        text = "Kombu has no transport of that name: a URL must begin with e.g. amqp://, redis:// or azureservicebus://"
-    else:
-        text = "a broker URL cannot be read: percent-encode special characters in its user and password"
+    is_ours = isinstance(exc, ConfigurationError)
+    text = str(exc) if is_ours else "a broker URL cannot be read: percent-encode special characters in its password"
     raise kind(text) from exc
 
 

@@ -17,7 +17,8 @@ from kombu import Connection
 from kombu_paired.cli.connecting import uninterrupted
 from kombu_paired.cli.demo_app import Settings
 from kombu_paired.cli.local_brokers import Kind, LocalBroker, local_broker, spawn, stop_tree
-from kombu_paired.transport import PREFIX, pairing_of
+from kombu_paired.showing import PREFIX
+from kombu_paired.transport import pairing_of
 
 __all__ = ("Stage", "StageFailed")
 

@@ -64,8 +64,7 @@ class Side:
         fits = len(place) + 2 + len(click.unstyle(state)) <= WIDTH
         click.echo(place + (f"  {state}" if fits else f"\n{'':13}{state}"))
         if self.failure is not None:
-            cause = self.failure.cause
-            click.echo(paragraph(f"{type(cause).__name__}: {cause}", 13))
+            click.echo(paragraph(self.failure.detail, 13))
             click.echo(paragraph(self.advice, 13))
 
 

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from celery import Celery, bootsteps, signals, states
 from celery.utils.dispatch import Signal
-from celery.worker.control import Panel
 from click import Option
 from kombu import Connection
 
@@ -25,7 +23,7 @@ from kombu_paired import events, journal
 from kombu_paired.declarations import Entity
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.events import Event, EventKind
-from kombu_paired.options import without_secrets
+from kombu_paired.showing import teach_celery
 from kombu_paired.syphon import Syphon
 from kombu_paired.transport import Transport, pairing_of
 
@@ -111,7 +109,7 @@ def setup(app: Celery) -> Celery:
     signals.task_prerun.connect(_task_starts)
     signals.task_postrun.connect(_task_ends)
     signals.worker_process_shutdown.connect(_pool_process_exits)
-    _hide_secrets_in_stats()
+    teach_celery()
     return app
 
 
@@ -164,30 +162,3 @@ def _connection_of(app: Celery) -> Connection | None:
 def _pool_process_exits(**kwargs: Any) -> None:
     """It ends without the interpreter's own goodbye."""
     journal.close_all()
-
-
-def _hide_secrets_in_stats() -> None:
-    """``celery inspect stats`` shows a broker's host name and options: for a paired one, whole URLs."""
-    stats: Callable[..., Any] = Panel.data["stats"]
-    if getattr(stats, "hides_secrets", False):
-        return
-
-    def stats_without_secrets(state: Any, **kwargs: Any) -> Any:
-        answer = stats(state, **kwargs)
-        broker = answer.get("broker") if isinstance(answer, dict) else None
-        if isinstance(broker, dict):
-            broker.update(_shown(broker))
-        return answer
-
-    stats_without_secrets.hides_secrets = True  # type: ignore[attr-defined]
-    Panel.data["stats"] = stats_without_secrets
-
-
-def _shown(broker: dict[str, Any]) -> dict[str, Any]:
-    options = broker.get("transport_options") or {}
-    if "secondary" not in options:
-        return {}
-    hidden = {"primary_options", "secondary_options"}
-    shown = {key: str(value) if key == "journal" else value for key, value in options.items() if key not in hidden}
-    shown["secondary"] = without_secrets(options["secondary"])
-    return {"hostname": without_secrets(str(broker.get("hostname"))), "transport_options": shown}

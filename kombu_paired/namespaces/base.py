@@ -16,6 +16,7 @@ from kombu_paired.declarations import Declaration, DeclarationBook, DeclarationK
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
+from kombu_paired.secrets import NO_SECRETS, Secrets
 
 __all__ = ("DEAD_LETTER_SUFFIX", "BacklogDepth", "DeadLetter", "Namespace", "Received", "Receiver", "Sender")
 
@@ -202,12 +203,14 @@ class Namespace(ABC):
         uri: its address, without secrets.
         max_message_size: bytes it accepts; None if it says nothing.
         closed: it was closed and cannot be used again.
+        secrets: what no text that leaves it may show.
     """
 
     side: str
     uri: str
     max_message_size: int | None = None
     closed: bool = False
+    secrets: Secrets = NO_SECRETS
 
     @property
     def label(self) -> str:

@@ -35,7 +35,8 @@ from kombu_paired.namespaces.base import (
     Receiver,
     Sender,
 )
-from kombu_paired.options import Classifier, without_secrets
+from kombu_paired.options import Classifier
+from kombu_paired.secrets import Secrets, without_secrets
 
 __all__ = (
     "PROFILES",
@@ -174,6 +175,7 @@ class KombuNamespace(Namespace):
         self.send_timeout = send_timeout
         self.queue_type = queue_type
         self.closed = False
+        self.secrets = Secrets.of(urls, transport_options, connect_arguments or {})
         self._urls = deque(urls)
         self._transport_options = dict(transport_options)
         self._connect_arguments = dict(connect_arguments or {})
@@ -211,6 +213,7 @@ class KombuNamespace(Namespace):
         whole_namespace: bool = False,
     ) -> NamespaceFailure:
         """The failure that an exception of the driver stands for."""
+        self.secrets.scrub(exc)
         chosen = self._classified(exc) or kind or self.kind_of(exc)
         return NamespaceFailure(
             chosen,

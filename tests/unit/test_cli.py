@@ -113,7 +113,7 @@ def test_any_option_has_an_environment_variable():
         (["--option", "=1"], "KEY=VALUE"),
         (["--secondary", PRIMARY], "same namespace"),
         (["--secondary", "memory://"], "allow_unsafe_secondary"),
-        (["--primary", f"carrierpigeon://guest:{SECRET}@127.0.0.1"], "no transport of that name"),
+        (["--primary", f"carrierpigeon://guest:{SECRET}@127.0.0.1"], "a scheme that no broker has"),
         (["--primary", f"amqp://guest:{SECRET}/x@127.0.0.1:1//"], "special characters"),
         (["--wrong"], "No such option"),
     ],

@@ -17,7 +17,10 @@ HOUSE = Path(kombu_paired.__file__).parent
 
 #: From the ground up. A room is a module, or a package with all that is in it.
 FLOORS = [
-    {"options", "errors", "message", "failures", "circuit", "rotation", "declarations", "registration", "stopping"},
+    {
+        *("options", "errors", "secrets", "showing", "registration", "stopping"),
+        *("message", "failures", "circuit", "rotation", "declarations"),
+    },
     {"events"},
     {"namespaces", "journal"},
     {"pairing", "ping", "syphon"},

@@ -21,11 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kombu_paired import events, journal
-from kombu_paired.contrib.celery import _shown
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.events import JOURNAL_FIELDS, JOURNAL_VERSION, Event, EventKind, EventStream
 from kombu_paired.journal import Journal, keep, kinds_of, line_of
 from kombu_paired.options import PairedNamespaceOptions
+from kombu_paired.secrets import shown_options
 from tests.docs.reading import DOCS, code, section, table
 
 TEN = 1_772_359_200.0  # 2026-03-01T10:00:00Z
@@ -667,8 +667,8 @@ def test_greenlets(folder, patch):
 
 
 def test_a_path_in_the_settings_is_no_trouble_for_remote_control():
-    shown = _shown({"transport_options": {"secondary": "amqp://spare-broker//", "journal": Path("/var/journal")}})
-    assert shown["transport_options"]["journal"] == "/var/journal"
+    shown = shown_options({"secondary": "amqp://spare-broker//", "journal": Path("/var/journal")})
+    assert shown["journal"] == "/var/journal"
 
 
 PAGE = DOCS / "journal.md"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from kombu_paired.errors import ConfigurationError
-from kombu_paired.options import without_secrets
+from kombu_paired.secrets import without_secrets
 
 __all__ = ("IDENTITIES", "SCHEME", "SUFFIX", "Address", "is_servicebus")
 

@@ -62,7 +62,7 @@ from kombu_paired.namespaces.servicebus.kinds import CHANNEL_ERRORS, CONNECTION_
 from kombu_paired.namespaces.servicebus.names import entity_name, subscription_name
 from kombu_paired.namespaces.servicebus.sdk import Clients, ReceiverLink, SenderLink, was_let_in
 from kombu_paired.namespaces.servicebus.wire import from_envelope, is_ping, to_envelope
-from kombu_paired.options import without_secrets
+from kombu_paired.secrets import without_secrets
 from kombu_paired.stopping import STOP_CHECK, worker_is_told_to_stop
 
 __all__ = ("Channel", "Outgoing", "Transport", "Unrouted")
