@@ -37,11 +37,8 @@ class Side:
 
     def start(self) -> None:
         """As new."""
-        for node in self.nodes:
-            node.revive()
-            node.broker.wait_ready()
-        for node in self.nodes[:1]:
-            node.reset()
+        self.revive()
+        self.nodes[0].reset()
 
     def url(self, ports: list[int]) -> str:
         """How clients reach it, through these ports in place of its own."""
@@ -50,7 +47,7 @@ class Side:
     def revive(self) -> None:
         """Let it run, with all that is in it."""
         for node in self.nodes:
-            node.revive()
+            _revive(node)
 
     def depths(self) -> dict[str, int]:
         return self.nodes[0].depths()
@@ -58,6 +55,14 @@ class Side:
     def stop(self) -> None:
         for node in self.nodes:
             node.teardown()
+
+
+def _revive(node: BrokerNode) -> None:
+    broker = node.broker
+    if broker.state == "frozen":
+        broker.thaw()
+    if broker.state == "down":
+        broker.restart(90)
 
 
 def _at_port(node: BrokerNode, port: int) -> str:
@@ -128,7 +133,11 @@ class Sentinel(Side):
         command = [LocalRedis._program()[1], str(config), "--sentinel"]
         self._process = spawn(command, env=os.environ, log=self._folder / "sentinel.log")
         _until(lambda: self._ask("SENTINEL", "REPLICAS", NAME), 15, "the sentinel knows no replica")
-        _until(lambda: "state=online" in str(master.command("INFO", "replication")), 15, "the replica is not online")
+        _until(
+            lambda: master.command("INFO", "replication").get("slave0", {}).get("state") == "online",
+            15,
+            "the replica is not online",
+        )
 
     def url(self, ports: list[int]) -> str:
         return f"sentinel://{HOST}:{self._port}/0"
@@ -187,7 +196,7 @@ class Cluster(Side):
 
     def start(self) -> None:
         with ThreadPoolExecutor(3) as threads:
-            list(threads.map(_run, self.nodes))
+            list(threads.map(_revive, self.nodes))
         if not self._is_joined:
             for node in self.nodes[1:]:
                 node.broker.erl(
@@ -203,14 +212,7 @@ class Cluster(Side):
 
     def revive(self) -> None:
         with ThreadPoolExecutor(3) as threads:
-            list(threads.map(_run, self.nodes))
-
-
-def _run(node: BrokerNode) -> None:
-    node.revive()
-    if not node.broker.pid:
-        node.broker.start()
-    node.broker.wait_ready(90)
+            list(threads.map(_revive, self.nodes))
 
 
 _SIDES: dict[str, Callable[[Path], Side]] = {

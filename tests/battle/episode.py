@@ -115,7 +115,10 @@ class _Episode:
             worker.wait_ready(START_LIMIT)
         for producer in self.producers:
             producer.start()
-        _wait(lambda: len(self.facts.returned()) >= 5, START_LIMIT, "no producer calls")
+        names = {producer.name for producer in self.producers}
+        _wait(
+            lambda: {line["actor"] for line in self.facts.of("returned")} >= names, START_LIMIT, "a producer is silent"
+        )
 
     # -- faults --------------------------------------------------------------------------------------------------------
 

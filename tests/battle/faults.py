@@ -85,17 +85,17 @@ def _disk_full(node: BrokerNode) -> Iterator[None]:
         try:
             broker.command("CONFIG", "SET", "save", "3600 1")
             broker.command("BGSAVE")
-            _until(lambda: "rdb_last_bgsave_status:err" in _persistence(broker), "Redis saved, and should not have")
+            _until(lambda: _last_save(broker) == "err", "Redis saved, and should not have")
             yield
         finally:
             shutil.rmtree(in_the_way.parent)
             broker.command("CONFIG", "SET", "save", "")
             broker.command("BGSAVE")
-            _until(lambda: "rdb_last_bgsave_status:ok" in _persistence(broker), "Redis does not save again")
+            _until(lambda: _last_save(broker) == "ok", "Redis does not save again")
 
 
-def _persistence(broker: LocalRedis) -> str:
-    return str(broker.command("INFO", "persistence")).replace("'rdb_last_bgsave_status': '", "rdb_last_bgsave_status:")
+def _last_save(broker: LocalRedis) -> str:
+    return str(broker.command("INFO", "persistence")["rdb_last_bgsave_status"])
 
 
 _ON_NODES: Mapping[str, Callable[[BrokerNode], AbstractContextManager[None]]] = {

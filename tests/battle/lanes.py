@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
 import traceback
 from collections.abc import Iterator
@@ -51,6 +52,7 @@ def _begin_lane(folder: str, count: Any) -> None:
     with count.get_lock():
         count.value += 1
         number = count.value
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # inherited: a producer told to fork before it can does not die of it
     _arena = Arena(Path(folder) / f"brokers-{number}")
     util.Finalize(None, _arena.close, exitpriority=10)
 
