@@ -54,18 +54,19 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.battle", description="Random outages, judged.")
-    length = parser.add_mutually_exclusive_group()
+    length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--hours", type=float, help="play fresh seeds for so long")
     length.add_argument("--faults", type=int, help="play fresh seeds until so many faults were played")
     length.add_argument("--seed", type=int, help="play one episode")
     length.add_argument("--ci", action="store_true", help="play a fixed list")
     parser.add_argument("--pair", choices=PAIRS, help="this pair alone")
     parser.add_argument("--pool", choices=POOLS, help="this pool alone")
-    parser.add_argument("--lanes", type=int, default=1, help="episodes side by side")
+    parser.add_argument("--lanes", type=int, help="episodes side by side; one by default, with --ci two")
     parser.add_argument("--folder", help="where failed episodes are kept; a temporary folder by default")
     parser.add_argument("--keep", action="store_true", help="keep episodes that passed, too")
     parser.add_argument("--show", action="store_true", help="print the plan of --seed, and do not play it")
     arguments = parser.parse_args()
+    arguments.lanes = arguments.lanes or (2 if arguments.ci else 1)
     if arguments.show:
         print(make_plan(arguments.seed or 0, arguments.pair, arguments.pool))
         sys.exit(0)

@@ -29,6 +29,7 @@ from kombu_paired.namespaces.servicebus import kinds, transport
 from kombu_paired.namespaces.servicebus.address import Address
 from kombu_paired.namespaces.servicebus.entities import BACKLOG_PROPERTIES
 from kombu_paired.options import PairedNamespaceOptions, default_primary_name
+from tests.battle import judge, plan, rules
 from tests.conftest import BrokerPool
 from tests.docs.reading import DOCS, FILES, ROOT, Block, all_blocks, anchors, blocks, code, links, section, table
 
@@ -332,3 +333,16 @@ def test_no_word_for_a_thing_that_has_another():
             if word in path.read_text().lower():
                 wrong[path.name].append(word)
     assert wrong == {}
+
+
+# -- the battle -------------------------------------------------------------------------------------------------------
+
+
+def test_the_battle_is_the_one_of_the_documents():
+    page = DOCS / "testing.md"
+    promises = {code(row["promise"])[0] for row in table(section(page, "What is promised"))}
+    explanations = {code(row["rule"])[0] for row in table(section(page, "What explains a duplicate"))}
+    pairs = {name for name in code(section(page, "What happens")) if "+" in name}
+    assert promises == set(re.findall(r'Broken\("(\w+)"', Path(judge.__file__).read_text()))
+    assert explanations == {rule.__name__ for rule in rules.RULES}
+    assert pairs == set(plan.PAIRS)
