@@ -81,6 +81,7 @@ class NamespaceFailure(PairedError):
         detail: the text of that.
         maybe_stored: the broker may have stored the message (the request was under way when it failed).
         whole_namespace: the namespace could not be reached at all, so every entity in it shares the failure.
+        advice: what to do about it, where that is known; also the end of the text.
     """
 
     def __init__(
@@ -91,14 +92,17 @@ class NamespaceFailure(PairedError):
         *,
         maybe_stored: bool = False,
         whole_namespace: bool = False,
+        advice: str = "",
     ) -> None:
         self.detail = f"{type(cause).__name__}: {cause}"
-        super().__init__(f"{namespace}: {kind.value}: {self.detail}")
+        text = f"{namespace}: {kind.value}: {self.detail}"
+        super().__init__(f"{text.rstrip('.')}. {advice}" if advice else text)
         self.kind = kind
         self.namespace = namespace
         self.cause = cause
         self.maybe_stored = maybe_stored
         self.whole_namespace = whole_namespace
+        self.advice = advice
 
     def of_nothing_stored(self) -> NamespaceFailure:
         """The same failure as it concerns a message that was never sent: it is certainly not stored."""

@@ -52,6 +52,7 @@ from kombu_paired.errors import BacklogUnavailable, ConfigurationError, Namespac
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
 from kombu_paired.namespaces.kombu import namespace_on, new_connection
+from kombu_paired.namespaces.letting_go import letting_go
 from kombu_paired.namespaces.urls import check_sides, driver_of
 from kombu_paired.options import (
     KOMBU_RETRY_KEYS,
@@ -270,13 +271,19 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         return waiting(self._connect_to_primary_once)
 
     def _connect_to_primary_once(self) -> Any:
-        try:
-            connection = self.primary_transport.establish_connection()
-        except Exception as exc:
-            self.pairing.primary.secrets.scrub(exc)
-            self.pairing.primary.try_next_url()
-            self._consumer_client = None  # a transport that failed to connect keeps half-made channels
-            raise
+        """Try each address of the primary once."""
+        for tried in itertools.count(1):
+            driver = self.primary_transport
+            try:
+                connection = driver.establish_connection()
+                break
+            except Exception as exc:
+                self.pairing.primary.secrets.scrub(exc)
+                self._consumer_client = None  # a transport that failed to connect keeps half-made channels
+                primary = self.pairing.primary
+                addresses = primary.try_next_url(driver.client)
+                if tried >= addresses or not primary.kind_of(exc).counts:
+                    raise
         self.pairing.primary_was_reached()
         return connection
 
@@ -409,23 +416,25 @@ class Connection:
             self._channels.remove(channel)
 
     def close(self) -> None:
-        """Close; takes a moment at most, whatever the primary is doing."""
+        """Close; takes a moment at most, whatever the primary is doing, and raises nothing."""
         primary, self.primary = self.primary, None
         try:
             if primary is not None:
-                self.transport.pairing.primary.hurry(primary, GOODBYE)
-                self.transport.primary_transport.close_connection(primary)
+                with letting_go("a consumer's connection"):
+                    self.transport.pairing.primary.hurry(primary, GOODBYE)
+                    self.transport.primary_transport.close_connection(primary)
         finally:
             self._end()
 
     def collect(self, patience: float = GOODBYE) -> None:
-        """Let go without a goodbye."""
+        """Let go without a goodbye; raises nothing."""
         primary, self.primary = self.primary, None
         try:
             if primary is not None:
-                self.transport.pairing.primary.hurry(primary, patience)
-                driver = self.transport.primary_transport
-                getattr(driver, "_collect", driver.close_connection)(primary)
+                with letting_go("a consumer's connection"):
+                    self.transport.pairing.primary.hurry(primary, patience)
+                    driver = self.transport.primary_transport
+                    getattr(driver, "_collect", driver.close_connection)(primary)
         finally:
             self._end()
 
@@ -638,7 +647,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         if connection is not None:
             connection.discard(self)
             if primary is not None and connection.primary is not None:
-                with connection.saying_goodbye():
+                with letting_go("a consumer's channel"), connection.saying_goodbye():
                     primary.close()
 
     def end(self) -> None:

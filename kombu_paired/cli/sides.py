@@ -46,7 +46,9 @@ class Side:
 
     @property
     def advice(self) -> str:
-        return _ADVICE[self.failure.kind] if self.failure else ""
+        if self.failure is None:
+            return ""
+        return self.failure.advice or _ADVICE[self.failure.kind]
 
     def as_json(self) -> dict[str, Any]:
         failure = self.failure

@@ -10,27 +10,28 @@ Facts this room rests on (RabbitMQ's documentation of confirms, alarms and ``con
 
 from __future__ import annotations
 
-import errno
-import logging
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import amqp
 from amqp.exceptions import MessageNacked
+from kombu.transport import pyamqp
 
 from kombu_paired.declarations import Declaration, Entity
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
 from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, DeadLetter, Received, Receiver, Sender
+from kombu_paired.namespaces.deadlines import Deadline, TimelySocket
 from kombu_paired.namespaces.kombu import KombuNamespace, Link, as_dead_letter, message_of, prepare
+from kombu_paired.namespaces.letting_go import letting_go
 
 __all__ = ("AmqpLink", "AmqpReceiver", "AmqpSender", "kind_of", "make_link", "make_receiver", "make_sender")
-
-logger = logging.getLogger(__name__)
 
 #: Seconds that the message which finds out about an alarm may take to be confirmed.
 BLOCKED_GRACE = 1.0
@@ -115,6 +116,26 @@ def make_receiver(namespace: KombuNamespace, queue: str, prefetch: int, timeout:
     return AmqpReceiver(namespace, queue, prefetch, timeout)
 
 
+class _TimelyConnection(pyamqp.Connection):  # type: ignore[misc]
+    """A connection whose socket keeps to a deadline, from the first frame on."""
+
+    def __init__(self, *args: Any, until: Deadline, **kwargs: Any) -> None:
+        self._until = until
+        super().__init__(*args, **kwargs)
+
+    def Transport(self, *args: Any, **kwargs: Any) -> Any:
+        transport = super().Transport(*args, **kwargs)
+        set_up = transport._setup_transport
+
+        def set_up_timely() -> None:
+            set_up()  # TLS, whose handshake has one time limit for all of it
+            sock = transport.sock = TimelySocket(transport.sock, self._until)
+            transport._quick_recv, transport._write = sock.recv, sock.sendall
+
+        transport._setup_transport = set_up_timely
+        return transport
+
+
 class AmqpLink(Link):
     """A connection to RabbitMQ that knows whether the broker is in alarm."""
 
@@ -124,9 +145,12 @@ class AmqpLink(Link):
         self.blocked = None
         return {"on_blocked": self._on_blocked, "on_unblocked": self._on_unblocked}
 
-    def connected(self) -> None:
+    def make_timely(self, transport: Any, until: Deadline) -> None:
+        transport.Connection = partial(_TimelyConnection, until=until)
+
+    def connected(self, connection: Any) -> None:
         # connect_timeout bounds the handshake, TLS too; from here on each call brings its own bound.
-        self.connection.transport.sock.settimeout(None)
+        connection.transport.sock.settimeout(None)
 
     def _on_blocked(self, reason: str) -> None:
         self.blocked = reason
@@ -136,19 +160,9 @@ class AmqpLink(Link):
 
     @contextmanager
     def within(self, timeout: float) -> Iterator[None]:
-        """Every read and write in the block takes at most ``timeout`` seconds."""
-        failure: Exception | None = None
-        try:
-            with self.connection.transport.having_timeout(timeout):
-                try:
-                    yield
-                except Exception as exc:
-                    failure = exc
-                    raise
-        except OSError as exc:
-            if failure is not None and exc.errno == errno.EBADF:  # a closed socket has no timeout to put back
-                raise failure from None
-            raise
+        timeout = max(timeout, 0.001)
+        with super().within(timeout), self.connection.transport.having_timeout(timeout):
+            yield
 
     def read_what_is_there(self) -> None:
         """Handle the frames that have arrived, without waiting."""
@@ -194,6 +208,7 @@ class AmqpLink(Link):
             return message_of(self.channel.message_to_python(raw))
 
     def probe(self, entity: Entity | None, timeout: float) -> None:
+        deadline = Deadline(timeout)
         try:
             with self.within(timeout):
                 if entity and entity.exchange:
@@ -204,7 +219,7 @@ class AmqpLink(Link):
             if kind_of(exc) is not FailureKind.MISSING:
                 raise
             # The broker works; the next send declares what is missing.
-        self._probe_alarm(timeout)
+        self._probe_alarm(max(deadline.left, 0.001))
 
     def _probe_alarm(self, timeout: float) -> None:
         with self.within(timeout):
@@ -219,17 +234,12 @@ class AmqpLink(Link):
 
     def close(self) -> None:
         if self.connection is not None and not self.blocked:
-            try:
-                with self.within(GOODBYE):
-                    self.connection.close()
-            except Exception as exc:
-                logger.debug("no goodbye from %s: %r", self.namespace.label, exc)
+            with letting_go(f"a link to {self.namespace.label}"), self.within(GOODBYE):
+                self.connection.close()
         self.drop()
 
-    def drop(self) -> None:
-        connection, self.client, self.connection, self.channel = self.connection, None, None, None
-        if connection is not None:
-            connection.collect()
+    def close_at_once(self, client: Any, connection: Any, channel: Any) -> None:
+        connection.collect()
 
 
 class AmqpSender(Sender):
@@ -251,12 +261,16 @@ class AmqpSender(Sender):
     def send(self, message: Message, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         channel = self._open(timeout)
+        until = self.link.until
         number = None  # while it is None, the broker cannot have got the whole of the message
         try:
+            until.at = deadline
             number = self._begin(channel, message, message.mandatory, deadline)
             self._await_confirms(deadline)
         except Exception as exc:
             raise self._broken(exc, maybe_stored=number is not None) from exc
+        finally:
+            until.at = math.inf
         if self._outcomes:
             failure = self._outcomes.pop(number, None)
             if failure is not None:
@@ -267,9 +281,10 @@ class AmqpSender(Sender):
         numbers: list[int] = []
         try:
             channel = self._open(timeout)
-            for message in messages:
-                numbers.append(self._begin(channel, message, True, deadline))
-            self._await_confirms(deadline)
+            with self.link.until.within(_left(deadline)):
+                for message in messages:
+                    numbers.append(self._begin(channel, message, True, deadline))
+                self._await_confirms(deadline)
         except NamespaceFailure as failure:
             return [failure] * len(messages)
         except Exception as exc:
@@ -305,8 +320,9 @@ class AmqpSender(Sender):
     def _batch_of_one(self, message: Message, deadline: float) -> list[NamespaceFailure | None]:
         try:
             channel = self._open(_left(deadline))
-            number = self._begin(channel, message, True, deadline)
-            self._await_confirms(deadline)
+            with self.link.until.within(_left(deadline)):
+                number = self._begin(channel, message, True, deadline)
+                self._await_confirms(deadline)
         except NamespaceFailure as failure:
             return [failure]
         except Exception as exc:
@@ -320,9 +336,10 @@ class AmqpSender(Sender):
 
     def declare(self, declarations: Iterable[Declaration], timeout: float) -> Any:
         answer = None
+        deadline = Deadline(timeout)
         channel = self._open(timeout)
         try:
-            with self.link.within(timeout):
+            with self.link.within(deadline.left):
                 for declaration in declarations:
                     answer = getattr(channel, declaration.operation)(**declaration.arguments)
         except Exception as exc:
@@ -337,10 +354,11 @@ class AmqpSender(Sender):
         link = self.link
         if link.channel is not None:
             return link.channel
+        deadline = Deadline(timeout)
         channel = link.open(timeout)
         self._forget()
         try:
-            with link.within(timeout):
+            with link.within(deadline.left):
                 channel.confirm_select()
         except Exception as exc:
             raise self._broken(exc, maybe_stored=False) from exc
@@ -414,6 +432,7 @@ class AmqpSender(Sender):
     def _broken(self, exc: Exception, *, maybe_stored: bool) -> NamespaceFailure:
         """Drop the link: after an error its confirms cannot be told apart any more."""
         failure = exc if isinstance(exc, NamespaceFailure) else self.namespace.failure(exc, maybe_stored=maybe_stored)
+        self.link.blame(failure)
         self.drop()
         return failure
 
@@ -440,8 +459,9 @@ class AmqpReceiver(Receiver):
         self._interrupted = False
         self._timeout = timeout
         self._letters: AmqpSender | None = None
+        deadline = Deadline(timeout)
         channel = self.link.open(timeout)
-        with self._failing(), self.link.within(timeout):
+        with self._failing(), self.link.within(deadline.left):
             channel.basic_qos(0, prefetch, False)
             channel.basic_consume(queue, callback=self._buffer.append, on_cancel=self._on_cancel)
 

@@ -234,8 +234,12 @@ class Namespace(ABC):
         """Let no answer that a consumer's connection waits for, while it closes, take longer than this."""
 
     @abstractmethod
-    def try_next_url(self) -> None:
-        """The address in use does not answer: the next link tries another one, if the broker has several."""
+    def try_next_url(self, client: Any) -> int:
+        """The address that a consumer's client was made for does not answer: others are tried before it.
+
+        Returns:
+            How many addresses there are.
+        """
 
     @abstractmethod
     def sender(self) -> Sender:

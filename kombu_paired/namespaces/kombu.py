@@ -7,11 +7,11 @@ which use nothing but Kombu's channel interface and promise what that can promis
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import struct
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,11 +21,14 @@ from typing import Any
 from kombu import Connection
 from kombu.exceptions import EncodeError
 from kombu.exceptions import OperationalError as KombuOperationalError
+from kombu.utils.url import parse_url
 
+from kombu_paired.bounded import bounded
 from kombu_paired.declarations import Declaration, Entity
 from kombu_paired.errors import ConfigurationError, NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import DIVERTED_AT, PERSISTENT, Message
+from kombu_paired.namespaces import tls
 from kombu_paired.namespaces.base import (
     DEAD_LETTER_SUFFIX,
     BacklogDepth,
@@ -35,7 +38,9 @@ from kombu_paired.namespaces.base import (
     Receiver,
     Sender,
 )
-from kombu_paired.options import Classifier
+from kombu_paired.namespaces.deadlines import Deadline, look_up
+from kombu_paired.namespaces.letting_go import letting_go
+from kombu_paired.options import DEFAULT_PORTS, Classifier
 from kombu_paired.secrets import Secrets, without_secrets
 
 __all__ = (
@@ -51,10 +56,6 @@ __all__ = (
 )
 
 logger = logging.getLogger(__name__)
-
-#: A silent peer at connect is found out within this share of the send timeout, so that a send that waited for an
-#: answer in vain and the next one, which cannot connect, take less than two send timeouts together.
-CONNECT_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -176,19 +177,26 @@ class KombuNamespace(Namespace):
         self.queue_type = queue_type
         self.closed = False
         self.secrets = Secrets.of(urls, transport_options, connect_arguments or {})
-        self._urls = deque(urls)
+        self._urls = tuple(urls)
+        self._turning = threading.Lock()
         self._transport_options = dict(transport_options)
         self._connect_arguments = dict(connect_arguments or {})
         self._classify = classify
         self._rooms = import_module(self.profile.rooms) if self.profile.rooms else None
 
-    def new_client(self, **transport_options: Any) -> Connection:
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Its addresses, in the order in which they are to be tried."""
+        return self._urls
+
+    def new_client(self, url: str, **transport_options: Any) -> Connection:
         """A Kombu connection to it, not connected; ``transport_options`` win over the configured ones."""
         wanted = {**self._transport_options, **transport_options}
-        return new_connection(self._urls[0], transport_options=wanted, **self._connect_arguments)
+        return new_connection(url, transport_options=wanted, **self._connect_arguments)
 
     def consumer_client(self, heartbeat: float | None, connect_timeout: float | None) -> Connection:
-        client = self.new_client()
+        client = self.new_client(self._urls[0])
+        client.made_for = self._urls[0]
         client.transport_cls = self.profile.consumer or client.transport_cls
         client.heartbeat = heartbeat or 0
         client.connect_timeout = connect_timeout or client.connect_timeout
@@ -199,10 +207,18 @@ class KombuNamespace(Namespace):
 
     def hurry(self, connection: Any, seconds: float) -> None:
         if self._rooms:
-            self._rooms.hurry(connection, seconds)
+            with letting_go(f"a consumer's connection to {self.label}"):
+                self._rooms.hurry(connection, seconds)
 
-    def try_next_url(self) -> None:
-        self._urls.rotate(-1)
+    def try_next_url(self, client: Connection) -> int:
+        self.put_behind(client.made_for)
+        return len(self._urls)
+
+    def put_behind(self, url: str) -> None:
+        """This address failed: others are tried before it. Another thread may have said so already."""
+        with self._turning:
+            if self._urls[0] == url:
+                self._urls = self._urls[1:] + self._urls[:1]
 
     def failure(
         self,
@@ -221,6 +237,7 @@ class KombuNamespace(Namespace):
             exc,
             maybe_stored=maybe_stored and chosen.counts,
             whole_namespace=(whole_namespace or self._concerns_all(exc)) and chosen.counts,
+            advice=tls.advice_on(exc) if chosen.counts else "",
         )
 
     def _concerns_all(self, exc: BaseException) -> bool:
@@ -228,10 +245,10 @@ class KombuNamespace(Namespace):
         return bool(self._rooms and self._rooms.concerns_all(exc))
 
     def kind_of(self, exc: BaseException) -> FailureKind:
-        """The kind of an exception: the user's word, else the driver's table, else its family."""
+        """The kind of an exception: the user's word, else that of TLS, else the driver's table, else its family."""
         table: Callable[[BaseException], FailureKind | None]
         table = self._rooms.kind_of if self._rooms else _kind_of_other_drivers
-        return self._classified(exc) or table(exc) or _kind_of_family(exc)
+        return self._classified(exc) or tls.kind_of(exc) or table(exc) or _kind_of_family(exc)
 
     def _classified(self, exc: BaseException) -> FailureKind | None:
         return self._classify(exc) if self._classify and isinstance(exc, Exception) else None
@@ -249,27 +266,29 @@ class KombuNamespace(Namespace):
         return make(self)
 
     @contextmanager
-    def _fresh_link(self, timeout: float) -> Iterator[Link]:
+    def _fresh_link(self, deadline: Deadline) -> Iterator[Link]:
         link = self.link()
         try:
-            link.open(timeout)
+            link.open(deadline.left)
             yield link
         finally:
             link.close()
 
     def probe(self, entity: Entity | None, timeout: float) -> None:
-        with self._fresh_link(timeout) as link, self.failing():
-            link.probe(entity, timeout)
+        deadline = Deadline(timeout)
+        with self._fresh_link(deadline) as link, self.failing():
+            link.probe(entity, deadline.left)
 
     def ensure_backlog_queues(self, names: Sequence[str], create: bool, timeout: float) -> list[str]:
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         usable, refusal = [], None
-        with self._fresh_link(timeout) as link:
+        with self._fresh_link(deadline) as link:
             for name in names:
-                left = max(deadline - time.monotonic(), 0.001)
                 try:
-                    link.open(left)
-                    if link.has_queue(name, left) or (create and link.create_backlog_queue(name, left)):
+                    link.open(deadline.left)
+                    if link.has_queue(name, deadline.left) or (
+                        create and link.create_backlog_queue(name, deadline.left)
+                    ):
                         usable.append(name)
                 except Exception as exc:
                     refusal = self.failure(exc)
@@ -281,14 +300,15 @@ class KombuNamespace(Namespace):
         return usable
 
     def backlog_depths(self, names: Sequence[str], timeout: float) -> list[BacklogDepth]:
-        with self._fresh_link(timeout) as link, self.failing():
-            return [self._depth(link, name, timeout) for name in names]
+        deadline = Deadline(timeout)
+        with self._fresh_link(deadline) as link, self.failing():
+            return [self._depth(link, name, deadline) for name in names]
 
-    def _depth(self, link: Link, name: str, timeout: float) -> BacklogDepth:
-        count = link.count(name, timeout)
-        oldest = link.peek(name, timeout) if count else None
-        dead = link.count(name + DEAD_LETTER_SUFFIX, timeout) or 0
-        corpse = link.peek(name + DEAD_LETTER_SUFFIX, timeout) if dead else None
+    def _depth(self, link: Link, name: str, deadline: Deadline) -> BacklogDepth:
+        count = link.count(name, deadline.left)
+        oldest = link.peek(name, deadline.left) if count else None
+        dead = link.count(name + DEAD_LETTER_SUFFIX, deadline.left) or 0
+        corpse = link.peek(name + DEAD_LETTER_SUFFIX, deadline.left) if dead else None
         return BacklogDepth(
             name,
             count,
@@ -315,11 +335,17 @@ class Link:
     """One connection with one channel, every step of it bounded in time.
 
     It goes below :class:`kombu.Connection`'s own retries, which sleep, straight to the transport.
+
+    Attributes:
+        url: the address that it is, or was last, connected to.
+        until: when the call that is under way must have ended.
     """
 
     def __init__(self, namespace: KombuNamespace, heartbeat: float = 0) -> None:
         self.namespace = namespace
         self.heartbeat = heartbeat
+        self.url = ""
+        self.until = Deadline()
         self.client: Any = None
         self.connection: Any = None
         self.channel: Any = None
@@ -329,42 +355,95 @@ class Link:
         return self.channel is not None
 
     def open(self, timeout: float) -> Any:
-        """The channel; connects first if need be.
+        """The channel; connects first if need be, to the first address that lets us in.
+
+        One address gets at most half of the send timeout, one of two a third, and so on: what is left is for the send.
 
         Raises:
-            NamespaceFailure: the namespace cannot be reached or refuses the credentials.
+            NamespaceFailure: no address of the namespace can be reached, or one refuses the credentials.
         """
-        if self.channel is None:
+        if self.channel is not None:
+            return self.channel
+        deadline = Deadline(timeout)
+        urls = self.namespace.urls
+        share = self.namespace.send_timeout / (len(urls) + 1)
+        for number, url in enumerate(urls, 1):
             try:
-                self._connect(timeout)
+                self._connect(url, min(deadline.left, share))
+                return self.channel
             except Exception as exc:
-                self.drop()
-                self.namespace.try_next_url()
-                kind = self.namespace.kind_of(exc)
-                if kind is FailureKind.TIMEOUT:  # silent at connect: nothing was sent
-                    kind = FailureKind.UNREACHABLE
-                raise self.namespace.failure(exc, kind=kind, whole_namespace=True) from exc
-        return self.channel
+                failure = self._not_connected(exc)
+                self.namespace.put_behind(url)
+                if number == len(urls) or not failure.kind.counts or deadline.left <= 0:
+                    raise failure from exc
+                logger.debug("%s: %s does not let us in: %r", self.namespace.label, without_secrets(url), exc)
+        raise AssertionError("a namespace has an address")
 
-    def _connect(self, timeout: float) -> None:
-        patience = min(timeout, self.namespace.send_timeout * CONNECT_SHARE)
-        self.client = self.namespace.new_client(**self.connect_options(patience))
-        self.client.connect_timeout = min(patience, self.client.connect_timeout or patience)
-        self.client.heartbeat = self.heartbeat
-        transport = self.client.transport
-        self.connection = transport.establish_connection()
-        self.channel = transport.create_channel(self.connection)
-        self.connected()
+    def _not_connected(self, exc: Exception) -> NamespaceFailure:
+        kind = self.namespace.kind_of(exc)
+        if kind is FailureKind.TIMEOUT:  # silent at connect: nothing was sent
+            kind = FailureKind.UNREACHABLE
+        elif kind is FailureKind.REJECTED and isinstance(exc, UnicodeError | LookupError | struct.error):
+            kind = FailureKind.UNREACHABLE  # no message was there to be at fault: a host name, or what the peer says
+        return self.namespace.failure(exc, kind=kind, whole_namespace=True)
+
+    def _connect(self, url: str, patience: float) -> None:
+        until = Deadline(patience)
+        host = _host_of(url)
+        if host is None:  # nothing that could be slow
+            made = self._make(url, patience, until)
+        else:
+            look_up(host, patience)
+            made = bounded(
+                lambda: self._make(url, until.left, until),
+                until.left,
+                f"connecting to {without_secrets(url)}",
+                too_late=lambda late: self._throw_away(*late),
+            )
+        self.client, self.connection, self.channel = made
+        self.url, self.until = url, until
+        until.at = math.inf
+
+    def _make(self, url: str, patience: float, until: Deadline) -> tuple[Any, Any, Any]:
+        """Client, connection and channel; perhaps in another thread, and for nobody any more."""
+        client = self.namespace.new_client(url, **self.connect_options(patience))
+        client.connect_timeout = min(patience, client.connect_timeout or patience)
+        client.heartbeat = self.heartbeat
+        transport = client.transport
+        self.make_timely(transport, until)
+        connection = transport.establish_connection()
+        try:
+            channel = transport.create_channel(connection)
+            self.connected(connection)
+        except BaseException:
+            self._throw_away(client, connection, None)
+            raise
+        return client, connection, channel
 
     def connect_options(self, patience: float) -> dict[str, Any]:
         """Transport options that bound the connecting."""
         return {}
 
-    def connected(self) -> None:
-        """A new channel is there."""
+    def make_timely(self, transport: Any, until: Deadline) -> None:
+        """Let the sockets that this transport will open keep to a deadline, where the driver can be told."""
+
+    def connected(self, connection: Any) -> None:
+        """A new connection is there, with its channel."""
 
     def bound(self, timeout: float) -> None:
         """Let every reply take at most ``timeout`` seconds, where the driver can be told."""
+
+    @contextmanager
+    def within(self, timeout: float) -> Iterator[None]:
+        """What is done in the block takes at most ``timeout`` seconds, where the driver can be told."""
+        with self.until.within(timeout):
+            self.bound(timeout)
+            yield
+
+    def blame(self, failure: NamespaceFailure) -> None:
+        """Let others be tried before the address that failed."""
+        if failure.kind in (FailureKind.UNREACHABLE, FailureKind.TIMEOUT):
+            self.namespace.put_behind(self.url)
 
     def has_queue(self, name: str, timeout: float) -> bool:
         return True  # virtual transports make a queue when something is put into it
@@ -391,14 +470,18 @@ class Link:
 
     def drop(self) -> None:
         """Let go at once, whatever state it is in."""
-        transport = self.client.transport if self.client is not None else None
-        connection, self.client, self.connection, self.channel = self.connection, None, None, None
-        if transport is None or connection is None:
-            return
-        try:
-            transport.close_connection(connection)
-        except Exception as exc:  # a broken link is being thrown away
-            logger.debug("while a broken link was thrown away: %r", exc)
+        made = self.client, self.connection, self.channel
+        self.client = self.connection = self.channel = None
+        self._throw_away(*made)
+
+    def _throw_away(self, client: Any, connection: Any, channel: Any) -> None:
+        if connection is not None:
+            with letting_go(f"a link to {self.namespace.label}"):
+                self.close_at_once(client, connection, channel)
+
+    def close_at_once(self, client: Any, connection: Any, channel: Any) -> None:
+        """Close a connection without waiting for anything; it may be broken."""
+        client.transport.close_connection(connection)
 
 
 class KombuSender(Sender):
@@ -416,9 +499,11 @@ class KombuSender(Sender):
         return not self.link.is_open
 
     def send(self, message: Message, timeout: float) -> None:
+        deadline = Deadline(timeout)
         channel = self.link.open(timeout)
         try:
-            publish(channel, message)
+            with self.link.within(deadline.left):
+                publish(channel, message)
         except Exception as exc:
             raise self._failed(exc) from exc
 
@@ -454,11 +539,12 @@ class KombuSender(Sender):
 
     def declare(self, declarations: Iterable[Declaration], timeout: float) -> Any:
         answer = None
+        deadline = Deadline(timeout)
         channel = self.link.open(timeout)
         try:
-            self.link.bound(timeout)
-            for declaration in declarations:
-                answer = getattr(channel, declaration.operation)(**declaration.arguments)
+            with self.link.within(deadline.left):
+                for declaration in declarations:
+                    answer = getattr(channel, declaration.operation)(**declaration.arguments)
         except Exception as exc:
             raise self._failed(exc) from exc
         return answer
@@ -466,6 +552,7 @@ class KombuSender(Sender):
     def _failed(self, exc: Exception) -> NamespaceFailure:
         failure = self.namespace.failure(exc, maybe_stored=True)
         if failure.kind.counts:
+            self.link.blame(failure)
             self.drop()
         return failure
 
@@ -599,6 +686,13 @@ def as_dead_letter(letter: DeadLetter, queue: str) -> Message:
     )
 
 
+def _host_of(url: str) -> str | None:
+    """The host to connect to; None where there is none, or it is not known how the transport finds it."""
+    if url.split("://", 1)[0] not in DEFAULT_PORTS.keys() | {"sentinel"}:
+        return None
+    return parse_url(url)["hostname"] or None
+
+
 def _kind_of_family(exc: BaseException) -> FailureKind:
     if isinstance(exc, socket.timeout | TimeoutError):
         return FailureKind.TIMEOUT
@@ -637,10 +731,10 @@ def _kind_of_other_drivers(exc: BaseException) -> FailureKind | None:
         code = response.get("Error", {}).get("Code", "")
         return _AWS_CODES.get(code, FailureKind.FAULT)
     names = {each.__name__ for each in type(exc).__mro__}
-    if names & {"EndpointConnectionError", "ConnectTimeoutError", "ConnectionClosedError", "InterfaceError"}:
-        return FailureKind.UNREACHABLE
     if "ReadTimeoutError" in names:
         return FailureKind.TIMEOUT
+    if names & {"HTTPClientError", "ConnectionError", "InterfaceError"}:
+        return FailureKind.UNREACHABLE
     if "NoCredentialsError" in names:
         return FailureKind.UNAUTHORIZED
     return None

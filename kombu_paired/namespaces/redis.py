@@ -8,6 +8,7 @@ and locks them in one script. Locks last a minute, as on Service Bus; what is lo
 from __future__ import annotations
 
 import base64
+import math
 import sys
 import threading
 import time
@@ -30,7 +31,9 @@ from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
 from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, DeadLetter, Received, Receiver, Sender
+from kombu_paired.namespaces.deadlines import Deadline, TimelySocket, look_up
 from kombu_paired.namespaces.kombu import KombuNamespace, KombuSender, Link, as_dead_letter, prepare, publish
+from kombu_paired.namespaces.letting_go import letting_go
 
 __all__ = ("RedisLink", "RedisReceiver", "RedisSender", "kind_of", "make_link", "make_receiver", "make_sender")
 
@@ -173,7 +176,8 @@ def hurry(connection: Any, seconds: float) -> None:
 def _hurry_one(connection: Any, seconds: float) -> None:
     if connection is not None:
         connection.retry, connection.health_check_interval = _ONCE, 0
-        _limit(connection, seconds)
+        with letting_go("a consumer's connection"):  # its socket may be closed
+            _limit(connection, seconds)
 
 
 def _limit(connection: Any, seconds: float) -> None:
@@ -209,17 +213,60 @@ def make_receiver(namespace: KombuNamespace, queue: str, prefetch: int, timeout:
     return RedisReceiver(namespace, queue, timeout)
 
 
+class _Timely:
+    """What is different in a connection whose socket keeps to a deadline."""
+
+    host: str
+    socket_timeout: float
+    socket_connect_timeout: float
+
+    def __init__(self, *args: Any, until: Deadline, **kwargs: Any) -> None:
+        self._until = until
+        super().__init__(*args, **kwargs)
+        self.driver_info = self.lib_name = self.lib_version = None  # telling Redis is worth no round trip
+
+    def _connect(self) -> Any:
+        if hasattr(self, "port"):  # not a socket of this machine
+            patience = max(min(self._until.left, self.socket_connect_timeout or math.inf), 0.001)
+            look_up(self.host, patience)
+            self.socket_connect_timeout = patience
+        return TimelySocket(super()._connect(), self._until)  # type: ignore[misc]
+
+    def _wrap_socket_with_ssl(self, sock: Any) -> Any:
+        if self._until.left < math.inf:
+            sock.settimeout(max(self._until.left, 0.001))  # of the handshake
+        wrapped = super()._wrap_socket_with_ssl(sock)  # type: ignore[misc]
+        wrapped.settimeout(self.socket_timeout)
+        return wrapped
+
+
+def _timely_channel(kind: Any, until: Deadline) -> Any:
+    """Kombu's channel on connections that keep to a deadline; one, where Kombu would have one more for consuming."""
+
+    class Channel(kind):  # type: ignore[misc]
+        def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+            found: dict[str, Any] = super()._connparams(asynchronous)
+            found["connection_class"] = type("TimelyConnection", (_Timely, found["connection_class"]), {})
+            return {**found, "until": until, "protocol": 2}  # the third begins with a round trip, and adds nothing here
+
+        @property
+        def async_pool(self) -> Any:
+            return self.pool
+
+    return Channel
+
+
 class RedisLink(Link):
     """A connection to Redis whose sockets never wait longer than they should."""
 
     _bound: float = 0.0
 
     def connect_options(self, patience: float) -> dict[str, Any]:
+        self._bound = 0.0
         return {"socket_connect_timeout": patience, "socket_timeout": patience}
 
-    def connected(self) -> None:
-        self.raw().ping()  # connects the pool that publishes; the channel itself pinged through another
-        self._bound = 0.0
+    def make_timely(self, transport: Any, until: Deadline) -> None:
+        transport.Channel = _timely_channel(transport.Channel, until)
 
     def raw(self) -> redis.Redis:
         """A client on the channel's pool, without Kombu's key prefix."""
@@ -245,29 +292,28 @@ class RedisLink(Link):
         self._bound = timeout
 
     def count(self, name: str, timeout: float) -> int | None:
-        self.bound(timeout)
-        client = self.raw()
-        waiting = sum(int(client.llen(each)) for each in self.lists(name))
-        return waiting + int(client.zcard(self.key(name + "/$Locks")))
+        with self.within(timeout):
+            client = self.raw()
+            waiting = sum(int(client.llen(each)) for each in self.lists(name))
+            return waiting + int(client.zcard(self.key(name + "/$Locks")))
 
     def peek(self, name: str, timeout: float) -> Message | None:
-        self.bound(timeout)
-        for each in self.lists(name):
-            item = self.raw().lindex(each, -1)
-            if item is not None:
-                return message_of_item(item)
+        with self.within(timeout):
+            for each in self.lists(name):
+                item = self.raw().lindex(each, -1)
+                if item is not None:
+                    return message_of_item(item)
         return None
 
     def probe(self, entity: Entity | None, timeout: float) -> None:
         # LPUSHX on a list that is not there stores nothing, and fails like LPUSH when memory is full, the server
         # is a replica or is loading.
-        self.bound(timeout)
-        self.raw().lpushx(self.key("kombu-paired.ping"), "")
-        if entity is not None and not entity.exchange:
-            self.raw().llen(self.key(entity.routing_key))  # an error if the key holds something else than a list
+        with self.within(timeout):
+            self.raw().lpushx(self.key("kombu-paired.ping"), "")
+            if entity is not None and not entity.exchange:
+                self.raw().llen(self.key(entity.routing_key))  # an error if the key holds something else than a list
 
-    def drop(self) -> None:
-        channel, self.client, self.connection, self.channel = self.channel, None, None, None
+    def close_at_once(self, client: Any, connection: Any, channel: Any) -> None:
         if channel is not None:
             channel._closing = True
             channel._disconnect_pools()
@@ -284,20 +330,25 @@ class RedisSender(KombuSender):
         if channel is None:
             channel = self.link.open(timeout)
             timeout = deadline - time.monotonic()
+        until = self.link.until
         try:
+            until.at = deadline
             self.link.bound(timeout)
             publish(channel, message)
         except Exception as exc:
             raise self._failed(exc) from exc
+        finally:
+            until.at = math.inf
 
     def send_batch(self, messages: Sequence[Message], timeout: float) -> list[NamespaceFailure | None]:
         outcomes: list[NamespaceFailure | None] = []
         commands = [0]  # of the pipeline, after each message
         answers: list[Any] = []
+        deadline = Deadline(timeout)
         try:
             channel = self.link.open(timeout)
-            self.link.bound(timeout)
-            with closing(channel.create_publish_batch(max_size=sys.maxsize)) as batch:
+            publishing = closing(channel.create_publish_batch(max_size=sys.maxsize))
+            with self.link.within(deadline.left), publishing as batch:
                 for message in messages:
                     outcomes.append(self._add(batch, message))
                     commands.append(len(batch.pipeline))
@@ -331,6 +382,7 @@ class RedisSender(KombuSender):
         unsent = isinstance(exc, exceptions.ResponseError) or _never_connected(exc)
         failure = self.namespace.failure(exc, maybe_stored=not unsent)
         if failure.kind.counts:
+            self.link.blame(failure)
             self.drop()
         return failure
 
@@ -411,8 +463,7 @@ class RedisReceiver(Receiver):
 
     def close(self) -> None:
         if self._held and self.link.is_open:
-            with suppress(NamespaceFailure), self._failing():  # then its locks run out by themselves
-                self.link.bound(GOODBYE)
+            with suppress(NamespaceFailure), self._failing(), self.link.within(GOODBYE):  # else its locks run out
                 self._put("RPUSH", self._lists[0], [(token, "") for token in reversed(self._held)])
         self.link.close()
 

@@ -76,7 +76,7 @@ class ScriptedNamespace(Namespace):
     def hurry(self, connection: Any, seconds: float) -> None:
         raise NotImplementedError
 
-    def try_next_url(self) -> None:
+    def try_next_url(self, client: Any) -> int:
         raise NotImplementedError
 
     def sender(self) -> Sender:

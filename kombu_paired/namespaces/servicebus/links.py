@@ -27,7 +27,8 @@ from kombu_paired.namespaces.base import (
     Receiver,
     Sender,
 )
-from kombu_paired.namespaces.kombu import CONNECT_SHARE, KombuNamespace, KombuSender, Link, float_or_none, prepare
+from kombu_paired.namespaces.kombu import KombuNamespace, KombuSender, Link, float_or_none, prepare
+from kombu_paired.namespaces.letting_go import letting_go
 from kombu_paired.namespaces.servicebus import kinds
 from kombu_paired.namespaces.servicebus.names import is_backlog
 from kombu_paired.namespaces.servicebus.sdk import (
@@ -61,6 +62,8 @@ PROPERTIES = 4096
 SLACK = 512
 #: Kinds of failure of who cannot connect: what is unanswered there was not sent.
 AWAY = frozenset({FailureKind.UNREACHABLE, FailureKind.TIMEOUT})
+#: Part of the send timeout that opening a link gets, so that something is left for the send.
+CONNECT_SHARE = 0.5
 #: The service was given time enough to answer, if it had so large a part of a send's.
 ENOUGH = 0.5
 #: Queues that are looked into side by side.
@@ -239,8 +242,9 @@ class ServiceBusLink(Link):
     channel: Channel
     connection: Transport
 
-    def _connect(self, timeout: float) -> None:
-        self.client = self.namespace.new_client()
+    def _connect(self, url: str, patience: float) -> None:
+        self.url = url
+        self.client = self.namespace.new_client(url)
         self.connection = self.client.transport
         self.channel = self.connection.create_channel(self.connection)
 
@@ -294,13 +298,12 @@ class ServiceBusLink(Link):
 
     def close(self) -> None:
         if self.connection is not None:
-            self.connection.outgoing.close()
+            with letting_go(f"a link to {self.namespace.label}"):
+                self.connection.outgoing.close()
         self.drop()
 
-    def drop(self) -> None:
-        connection, self.client, self.connection, self.channel = self.connection, None, None, None  # type: ignore[assignment]
-        if connection is not None:
-            connection.outgoing.drop_all()
+    def close_at_once(self, client: Any, connection: Any, channel: Any) -> None:
+        connection.outgoing.drop_all()
 
 
 class ServiceBusSender(KombuSender):
@@ -478,7 +481,7 @@ class ServiceBusReceiver(Receiver):
         self._put_back_since = 0.0
         name = queue.removesuffix(DEAD_LETTER_SUFFIX)
         with namespace.failing():
-            clients = namespace.new_client().transport.clients
+            clients = namespace.new_client(namespace.urls[0]).transport.clients
             self._link: ReceiverLink = clients.receiver(name, dead_letters=name != queue, tick=0.2)
         try:
             self._link.open(timeout)

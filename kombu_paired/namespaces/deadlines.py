@@ -1,0 +1,131 @@
+"""Sockets that keep to the deadline of a call, whatever the peer does.
+
+A driver gives each read a time limit of its own. A call is many reads, and a peer that sends one byte a second keeps
+each of them happy. So the sockets of a link look at the clock themselves.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kombu_paired.bounded import shared
+
+__all__ = ("Deadline", "TimelySocket", "look_up")
+
+#: Seconds by which a time limit may be off before it is worth a system call to correct it.
+SLACK = 0.05
+
+
+class Deadline:
+    """When the call that is under way on a link must have ended; never, if there is none.
+
+    Attributes:
+        at: monotonic seconds.
+    """
+
+    __slots__ = ("at",)
+
+    def __init__(self, timeout: float = math.inf) -> None:
+        self.at = time.monotonic() + timeout
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left, negative when it has passed."""
+        return self.at - time.monotonic()
+
+    @contextmanager
+    def within(self, timeout: float) -> Iterator[None]:
+        """What is done in the block takes at most so many seconds, and no longer than it might without."""
+        before = self.at
+        self.at = min(before, time.monotonic() + timeout)
+        try:
+            yield
+        finally:
+            self.at = before
+
+
+class TimelySocket:
+    """A connected socket whose reads and writes end when their own time limit or the deadline does.
+
+    A time limit is handed to the operating system only when something is read or written, and only if it changed.
+    """
+
+    def __init__(self, sock: socket.socket, until: Deadline) -> None:
+        self._sock = sock
+        self._until = until
+        self._wanted = self._actual = sock.gettimeout()
+        self._is_tls = isinstance(sock, ssl.SSLSocket)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def settimeout(self, seconds: float | None) -> None:
+        self._wanted = seconds
+
+    def gettimeout(self) -> float | None:
+        return self._wanted
+
+    def recv(self, *args: Any) -> bytes:
+        self._hold()
+        return self._sock.recv(*args)
+
+    def recv_into(self, *args: Any) -> int:
+        self._hold()
+        return self._sock.recv_into(*args)
+
+    def sendall(self, data: Any) -> None:
+        if not self._is_tls:
+            self._hold()
+            self._sock.sendall(data)  # its time limit is one for all of it
+            return
+        rest = memoryview(data).cast("B")
+        while rest:
+            self._hold()
+            rest = rest[self._write_tls(rest) :]
+
+    def _write_tls(self, data: memoryview) -> int:
+        try:
+            return self._sock.write(data)  # type: ignore[attr-defined,no-any-return]
+        except ValueError as exc:  # the peer has ended TLS
+            raise OSError("the TLS connection was closed") from exc
+
+    def unwrap(self) -> Any:
+        """End TLS without waiting for the peer to agree."""
+        self._sock.settimeout(0)
+        try:
+            return self._sock.unwrap()  # type: ignore[attr-defined]
+        except ValueError as exc:
+            raise OSError("TLS has ended already") from exc
+
+    def _hold(self) -> None:
+        limit, left = self._wanted, self._until.at - time.monotonic()
+        if limit is None or 0 < limit > left:  # 0: it does not wait anyway
+            if left <= 0:
+                raise TimeoutError("timed out")
+            limit = left if left < math.inf else None
+        actual = self._actual
+        if limit and actual:
+            if abs(limit - actual) <= SLACK:
+                return
+        elif limit == actual:
+            return
+        self._sock.settimeout(limit)
+        self._actual = limit
+
+
+def look_up(host: str, timeout: float) -> None:
+    """Find out whether the addresses of a host can be had at all in that time. The driver asks for them again.
+
+    A resolver that hangs hangs for everybody: of one host only one question is out at a time.
+
+    Raises:
+        OSError: there are none.
+        TimeoutError: the resolver stays silent.
+    """
+    shared(("look-up", host), lambda: socket.getaddrinfo(host, None), timeout, f"looking up the address of {host}")
