@@ -18,6 +18,7 @@ import redis
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 
 from kombu_paired.events import EventKind
+from kombu_paired.namespaces import redis_taking, redis_transport
 from kombu_paired.namespaces.kombu import KombuNamespace
 from kombu_paired.transport import pairing_of
 from tests.support.brokers import RedisNode
@@ -97,17 +98,17 @@ def consuming_channel(taker: Taker) -> Any:
     return channel.primary_channel() if hasattr(channel, "primary_channel") else channel
 
 
-def waits(taker: Taker) -> None:
+def waits(taker: Taker, patience: int = 60) -> None:
     """Let the consumer find nothing and wait for the next message, for as long as the test takes."""
     channel = consuming_channel(taker)
-    channel.brpop_timeout = 60
+    channel.brpop_timeout = patience
     wait_for(lambda: _waits_after_a_look(taker, channel), 10, "the consumer does not wait")
 
 
 def _waits_after_a_look(taker: Taker, channel: Any) -> bool:
     with pytest.raises(TimeoutError):
-        taker.connection.drain_events(timeout=0.1)
-    return channel._in_poll and channel._command == "BRPOP"
+        taker.connection.drain_events(timeout=0.03)
+    return not channel._in_poll and any(wait.since is not None for wait in channel._waits.values())
 
 
 @contextmanager
@@ -116,9 +117,9 @@ def before_it_is_noted(taker: Taker, monkeypatch: pytest.MonkeyPatch, happen: Ca
     channel = consuming_channel(taker)
     note = channel._note_late
 
-    def note_too_late(queue: str, item: bytes) -> None:
+    def note_too_late(*args: Any) -> None:
         happen()
-        note(queue, item)
+        note(*args)
 
     with monkeypatch.context() as patch:
         patch.setattr(channel, "_note_late", note_too_late)
@@ -133,6 +134,28 @@ def as_a_replica(client: redis.Redis) -> Iterator[None]:
         yield
     finally:
         client.replicaof("NO", "ONE")
+
+
+@contextmanager
+def as_another_process() -> Iterator[None]:
+    """Consumers of one process share their own lists."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(redis_taking, "_taker", lambda pid: 32 * "b")
+        yield
+
+
+@pytest.fixture
+def no_moves(primary: RedisNode, client: redis.Redis) -> Iterator[None]:
+    """As on a server whose access list forbids them: ``BRPOP`` hands over a message before it is noted."""
+    client.acl_setuser("default", enabled=True, reset_passwords=False, commands=["-blmove", "-brpoplpush"])
+    yield
+    primary.revive()
+    client.acl_setuser("default", enabled=True, reset_passwords=False, categories=["+@all"])
+
+
+def noted(client: redis.Redis) -> Any:
+    """What is left of notes, under whatever prefix."""
+    return client.keys("*unacked") + client.keys("*unacked_index")
 
 
 def fails(taker: Taker) -> None:
@@ -154,7 +177,7 @@ def test_what_was_answered_to_a_consumer_that_died_unread_comes_back(primary, cl
     alive.wait_for(1)
     assert alive.bodies == ["one"]
     alive.messages[0].ack()
-    assert client.keys("*unacked*") == []
+    assert noted(client) == []
 
 
 def test_a_worker_killed_while_it_waits_for_its_slots_loses_nothing(primary, client, take):
@@ -197,7 +220,7 @@ def test_a_message_is_noted_until_it_is_acknowledged(primary, client, take, pref
     taker.messages[0].ack()
     taker.messages[1].reject()
     taker.messages[2].requeue()
-    assert client.keys("*unacked*") == []
+    assert noted(client) == []
     taker.wait_for(4)
     assert taker.bodies[3] == {"n": 2}
     assert taker.messages[3].headers["redelivered"] is True
@@ -210,7 +233,7 @@ def test_a_message_that_came_while_the_consumer_waited_is_noted_too(primary, cli
     taker.wait_for(1)
     assert list(client.hgetall("unacked")) == [taker.messages[0].delivery_tag]
     taker.messages[0].ack()
-    assert client.keys("*unacked*") == []
+    assert noted(client) == []
 
 
 def test_a_worker_on_the_stock_transport_gives_back_what_one_of_ours_held(primary, take):
@@ -244,7 +267,7 @@ def test_what_needs_no_acknowledgement_is_not_noted(primary, client, take):
     primary.put("replies", ("two", {}))
     taker.wait_for(2)
     assert taker.bodies == ["one", "two"]
-    assert client.keys("*unacked*") == []
+    assert noted(client) == []
 
 
 def test_queues_are_served_in_turn_and_urgent_messages_first(primary, take):
@@ -262,12 +285,211 @@ def test_queues_are_served_in_turn_and_urgent_messages_first(primary, take):
     assert sorted(taker.bodies[2:4]) == ["a1", "b1"]
 
 
+# -- waiting without taking ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_transport, "LEASE", 0.5)
+
+
+def own_lists(client: redis.Redis) -> dict[str, int]:
+    """What was moved for consumers that wait, and is not taken yet."""
+    return {key: client.llen(key) for key in client.keys("*unacked_taken:*")}
+
+
+def dies_with_an_answer_unread(taker: Taker) -> None:
+    """As a process that is killed, frozen or cut off: its lease is not extended any more."""
+    for wait in consuming_channel(taker)._waits.values():
+        wait.connection.disconnect()
+
+
+@pytest.mark.parametrize("prefix", ["", "shop:"])
+def test_what_was_moved_for_a_consumer_that_died_goes_to_others(primary, client, take, short_lease, prefix):
+    dead = take(global_keyprefix=prefix)
+    waits(dead, patience=1)
+    with Connection(primary.url, transport_options={"global_keyprefix": prefix}) as plain:
+        for number in range(3):
+            Producer(plain.channel()).publish(str(number), routing_key=QUEUE)
+    wait_for(lambda: list(own_lists(client).values()) == [1], 5, "nothing was moved")
+    dies_with_an_answer_unread(dead)
+
+    with as_another_process():
+        alive = take(global_keyprefix=prefix)
+        alive.wait_for(2)
+        assert alive.bodies == ["1", "2"]
+        alive.wait_for(3)
+        assert alive.bodies[2] == "0"
+
+
+def test_what_was_moved_is_given_back_to_the_front_and_in_order(primary, client, take, short_lease):
+    primary.put(QUEUE, *[(str(number), {}) for number in range(5)])
+    own = f"unacked_taken:{32 * 'a'}:{QUEUE}"
+    for _ in range(3):
+        client.lmove(QUEUE, own, "RIGHT", "LEFT")
+    client.zadd("unacked_takers", {f"0{own}": 1})
+    taker = take()
+    taker.wait_for(5)
+    assert taker.bodies == ["0", "1", "2", "3", "4"]
+
+
+def test_a_move_that_comes_to_pass_when_the_lease_is_long_over_is_found_too(primary, client, take):
+    own = f"unacked_taken:{32 * 'a'}:{QUEUE}"
+    client.zadd("unacked_takers", {f"0{own}": 1})
+    taker = take()
+    waits(taker, patience=1)
+    looks_again = [name for name in client.zrange("unacked_takers", 0, -1) if name.endswith(own)]
+    assert looks_again == [f"1{own}"]
+    assert client.zscore("unacked_takers", f"1{own}") > 1000 * (time.time() + 50)
+
+    primary.put("aside", ("late", {}))
+    client.lmove("aside", own, "RIGHT", "LEFT")
+    client.zadd("unacked_takers", {f"1{own}": 1})
+    taker.wait_for(1)
+    assert taker.bodies == ["late"]
+
+
+def test_a_consumer_that_was_away_for_long_finds_its_list_empty_and_goes_on(primary, client, take, short_lease):
+    late = take()
+    waits(late, patience=1)
+    primary.put(QUEUE, ("one", {}))
+    wait_for(lambda: sum(own_lists(client).values()) == 1, 5, "nothing was moved")
+    with as_another_process():
+        alive = take()
+        alive.wait_for(1)
+    late.drain(0.3)
+    assert late.bodies == []
+
+    primary.put(QUEUE, ("two", {}), ("three", {}))
+    late.wait_for(1)
+
+
+def test_one_message_is_the_business_of_one_consumer(primary, client, take):
+    takers = [take(unacked_restore_throttle=1000) for _ in range(50)]  # its lock is a script, too
+    for taker in takers:
+        waits(taker)
+    before = scripts_run(client)
+    primary.put(QUEUE, ("one", {}))
+    wait_for(lambda: sum(own_lists(client).values()) == 1, 5, "nothing was moved")
+    for taker in takers:
+        taker.drain(0.02)
+    assert [taker.bodies for taker in takers if taker.messages] == [["one"]]
+    assert scripts_run(client) - before <= 2  # takes it, and finds no other
+
+
+def scripts_run(client: redis.Redis) -> int:
+    stats = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
+
+
+def test_a_consumer_that_may_not_take_more_gives_back_at_once(primary, client, take):
+    busy, idle = take("a", "b"), take("b")
+    busy.channel.basic_qos(0, 1, False)
+    waits(busy)
+    primary.put("a", ("one", {}))
+    wait_for(lambda: len(busy.messages) or _drained(busy), 5, "nothing came")
+    primary.put("b", ("two", {}))
+    wait_for(lambda: sum(own_lists(client).values()) == 1, 5, "nothing was moved")
+    busy.drain(0.3)
+    assert busy.bodies == ["one"]
+    idle.wait_for(1)
+    busy.messages[0].ack()
+    primary.put("a", ("three", {}))
+    busy.wait_for(2)
+
+
+@pytest.mark.parametrize("end", ["cancel", "close"])
+def test_who_stops_consuming_gives_back_what_was_moved(primary, client, take, end):
+    taker = take()
+    waits(taker)
+    primary.put(QUEUE, ("one", {}))
+    wait_for(lambda: sum(own_lists(client).values()) == 1, 5, "nothing was moved")
+    taker.consumer.cancel() if end == "cancel" else taker.channel.close()
+    assert client.llen(QUEUE) == 1
+    assert own_lists(client) == {}
+
+
+def test_a_priority_that_was_seen_is_waited_for(primary, client, take):
+    taker = take()
+    waits(taker, patience=1)
+    with Connection(primary.url) as plain:
+        producer = Producer(plain.channel())
+        producer.publish("first", routing_key=QUEUE, priority=9)
+        taker.wait_for(1)  # found by the look that comes every second
+        waits(taker)
+        producer.publish("second", routing_key=QUEUE, priority=9)
+    taker.wait_for(2)
+    taker.messages[1].ack()
+    assert client.hlen("unacked") == 1
+
+
+def test_more_queues_than_a_consumer_can_wait_on_are_served(primary, take):
+    queues = [f"q{number}" for number in range(12)]
+    taker = take(*queues)
+    waits(taker, patience=1)
+    assert len(consuming_channel(taker)._waits) == redis_transport.MOST_LISTS
+    for queue in queues:
+        primary.put(queue, (queue, {}))
+    taker.wait_for(12)
+    assert sorted(taker.bodies) == sorted(queues)
+
+
+def test_a_redis_that_grants_no_further_connection_is_looked_at(primary, client, take, caplog):
+    taker = take("a", "b", "c", max_connections=2)
+    waits(taker, patience=1)
+    assert caplog.text.count("refuses to give a consumer a further connection") == 1
+    for queue in "abc":
+        primary.put(queue, (queue, {}))
+    taker.wait_for(3)
+
+
+def test_a_message_that_a_redis_hands_over_in_the_moment_in_which_it_is_full_is_noted(primary, client, take):
+    taker = take()
+    waits(taker)
+    primary.put("aside", ("one", {}))
+    with client.pipeline(transaction=True) as pipe:
+        pipe.rpoplpush("aside", QUEUE).config_set("maxmemory", 1).execute()
+    taker.wait_for(1)
+    assert list(client.hgetall("unacked")) == [taker.messages[0].delivery_tag]
+    taker.drain(0.5)
+    primary.broker.unfill()
+    primary.put(QUEUE, ("two", {}))
+    taker.wait_for(2)
+
+
+def test_an_older_command_moves_as_well(primary, client, take):
+    client.acl_setuser("default", enabled=True, reset_passwords=False, commands=["-blmove"])
+    try:
+        taker = take()
+        waits(taker)
+        primary.put(QUEUE, ("one", {}))
+        wait_for(lambda: sum(own_lists(client).values()) == 1, 5, "nothing was moved")
+        taker.wait_for(1)
+        assert client.hlen("unacked") == 1
+    finally:
+        client.acl_setuser("default", enabled=True, reset_passwords=False, categories=["+@all"])
+
+
+def test_a_message_that_is_asked_for_is_noted_too(primary, client, take):
+    channel = take("elsewhere").channel
+    garbage = primary.put_garbage(QUEUE)
+    primary.put(QUEUE, ("one", {}), ("two", {}))
+    message = channel.basic_get(QUEUE)
+    assert message.payload == "one"
+    assert list(client.hgetall("unacked")) == [message.delivery_tag]
+    message.ack()
+    assert noted(client) == []
+    assert primary.take_dead_letters(QUEUE) == {"MalformedMessage": garbage}
+    assert channel.basic_get(QUEUE, no_ack=True).payload == "two"
+    assert channel.basic_get(QUEUE) is None
+
+
 # -- what cannot be noted ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("harm", ["kill", "freeze"])
 def test_a_message_taken_just_when_redis_died_or_froze_is_diverted_and_marked(
-    primary, secondary, pair, monkeypatch, caplog, harm
+    primary, secondary, pair, no_moves, monkeypatch, caplog, harm
 ):
     taker = Taker(pair)
     waits(taker)
@@ -280,7 +502,7 @@ def test_a_message_taken_just_when_redis_died_or_froze_is_diverted_and_marked(
     assert "a message of orders was just being taken" in caplog.text
 
 
-def test_when_both_are_dead_it_waits_in_the_process(primary, secondary, pair, monkeypatch, caplog):
+def test_when_both_are_dead_it_waits_in_the_process(primary, secondary, pair, no_moves, monkeypatch, caplog):
     def catastrophe() -> None:
         primary.kill()
         secondary.kill()
@@ -299,7 +521,7 @@ def test_when_both_are_dead_it_waits_in_the_process(primary, secondary, pair, mo
         assert taker.bodies == ["one"]
 
 
-def test_a_full_redis_that_cannot_note_does_not_end_the_consumer(primary, secondary, pair, monkeypatch):
+def test_a_full_redis_that_cannot_note_does_not_end_the_consumer(primary, secondary, pair, no_moves, monkeypatch):
     taker = Taker(pair)
     waits(taker)
     with before_it_is_noted(taker, monkeypatch, primary.broker.fill):
@@ -314,18 +536,30 @@ def test_a_full_redis_that_cannot_note_does_not_end_the_consumer(primary, second
     assert taker.bodies == ["two"]
 
 
-def test_a_message_that_a_full_redis_cannot_take_back_comes_later(primary, take):
-    primary.put(QUEUE, ("one", {}))
+def test_a_full_redis_takes_everything_back(primary, client, take):
+    primary.put(QUEUE, *[(str(number), {}) for number in range(6)])
+    vanished = take(visibility_timeout=1)
+    vanished.wait_for(3)
     taker = take(visibility_timeout=1)
-    taker.wait_for(1)
+    taker.wait_for(3)
     primary.broker.fill()
-    taker.messages[0].requeue()
-    taker.drain(0.3)
-    assert len(taker.messages) == 1
+    taker.messages[0].ack()
+    taker.messages[1].reject()
+    taker.messages[2].requeue()
+    taker.wait_for(4)
+    assert taker.bodies == ["3", "4", "5", "5"]
+    taker.messages[3].ack()
 
-    primary.broker.unfill()
-    taker.wait_for(2)
-    assert taker.bodies == ["one", "one"]
+    taker.wait_for(7)  # what vanished held
+    assert sorted(taker.bodies[4:]) == ["0", "1", "2"]
+    taker.connection.collect(0.5)
+    assert client.llen(QUEUE) == 3
+    assert noted(client) == []
+
+    got = take().channel.basic_get(QUEUE)
+    assert got.payload in {"0", "1", "2"}
+    assert client.hlen("unacked") == 1
+    got.ack()
 
 
 def test_a_consumer_outlives_a_redis_that_became_a_replica(primary, client, take, caplog):
@@ -343,8 +577,7 @@ def test_a_consumer_outlives_a_redis_that_became_a_replica(primary, client, take
     assert sorted(taker.bodies) == ["0", "0", "1", "1", "2", "2"]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
-@pytest.mark.parametrize("waiting", [0, 100])
+@pytest.mark.parametrize(("pool", "waiting"), [("prefork", 100), ("threads", 0)])
 def test_workers_outlive_a_redis_that_is_a_replica_for_a_while(
     primary, secondary, client, paired_shop, paired_worker, ledger, pool, waiting
 ):
@@ -377,7 +610,7 @@ def test_garbage_becomes_a_dead_letter_and_the_consumer_goes_on(primary, client,
     assert primary.take_dead_letters(QUEUE) == {"MalformedMessage": count}
     assert caplog.text.count("is no message") == count
     taker.messages[0].ack()
-    assert client.keys("*unacked*") == []
+    assert noted(client) == []
 
 
 def test_garbage_whose_consumer_died_does_not_stand_in_the_way_of_others(primary, client, take):
@@ -393,7 +626,7 @@ def test_garbage_whose_consumer_died_does_not_stand_in_the_way_of_others(primary
     assert alive.bodies == ["one"]
     assert primary.take_dead_letters(QUEUE)["MalformedMessage"] > 0
     alive.messages[0].ack()
-    wait_for(lambda: not _drained(alive) and client.keys("*unacked*") == [], 10, "something is noted for ever")
+    wait_for(lambda: not _drained(alive) and noted(client) == [], 10, "something is noted for ever")
 
 
 def _drained(taker: Taker) -> int:
@@ -433,6 +666,6 @@ def test_where_scripts_are_forbidden_messages_are_noted_in_a_second_step(primary
             taker.wait_for(2)
         assert taker.bodies == ["one", "two"]
         assert client.hlen("unacked") == 2
-        assert caplog.text.count("Allow EVAL and EVALSHA") == 1
+        assert caplog.text.count("Allow EVAL, EVALSHA and BLMOVE") == 1
     finally:
         client.acl_setuser("default", enabled=True, reset_passwords=False, categories=["+@all"])

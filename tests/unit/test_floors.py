@@ -42,7 +42,7 @@ OPTIONAL = {
     "py4j": {"pipeline"},
     "pyarrow": {"pipeline"},
     "pyspark": {"pipeline"},
-    "redis": {"namespaces.redis", "namespaces.redis_transport", "cli"},
+    "redis": {"namespaces.redis", "namespaces.redis_taking", "namespaces.redis_transport", "cli"},
     "rich": {"cli"},
 }
 #: What is installed with the package.
