@@ -1,4 +1,4 @@
-"""Health of entities, and what is known of a whole namespace. Pure: the clock is injected.
+"""Health of entities. Pure: the clock is injected.
 
 ::
 
@@ -18,9 +18,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kombu_paired.declarations import Entity
-from kombu_paired.errors import NamespaceFailure
 
-__all__ = ("CircuitState", "EntityCircuit", "EntityCircuits", "NamespaceReach", "Transition")
+__all__ = ("CircuitState", "EntityCircuit", "EntityCircuits", "Transition")
 
 Clock = Callable[[], float]
 
@@ -139,69 +138,3 @@ class EntityCircuits:
             else:
                 self._ailing[entity] = circuit
             return transition
-
-
-class NamespaceReach:
-    """Whether a namespace could be reached a moment ago, so that not everybody has to find out.
-
-    While a failure is fresh, everyone gets it without trying. Once it is stale, the next one who asks is let through
-    to try; the others keep the stale answer until that one reports, or has not come back within ``try_within``.
-
-    Arguments:
-        fresh: seconds for which a failure is believed.
-        try_within: seconds the one who tries has to report.
-        clock: monotonic seconds.
-    """
-
-    def __init__(self, fresh: float, try_within: float, clock: Clock) -> None:
-        self._fresh = fresh
-        self._try_within = try_within
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._failure: NamespaceFailure | None = None
-        self._fresh_until = 0.0
-        self._trying_until = 0.0
-
-    @property
-    def has_failed(self) -> bool:
-        """The last that is known is a failure, fresh or stale."""
-        return self._failure is not None
-
-    @property
-    def last_failure(self) -> NamespaceFailure | None:
-        """The failure that is the last that is known, fresh or stale."""
-        return self._failure
-
-    def fresh_failure(self) -> NamespaceFailure | None:
-        """The failure, if it is fresh, for one who would not try in any case."""
-        failure = self._failure
-        return failure if failure is not None and self._clock() < self._fresh_until else None
-
-    def known_failure(self) -> NamespaceFailure | None:
-        """The failure to share, or None when the caller is to try, and to report, for itself."""
-        if self._failure is None:
-            return None
-        with self._lock:
-            now = self._clock()
-            if now < self._fresh_until or now < self._trying_until:
-                return self._failure
-            self._trying_until = now + self._try_within
-            return None
-
-    def failed(self, failure: NamespaceFailure) -> None:
-        """It could not be reached."""
-        with self._lock:
-            self._failure = failure
-            self._fresh_until = self._clock() + self._fresh
-            self._trying_until = 0.0
-
-    def reached(self) -> None:
-        """It answered."""
-        if self._failure is not None:
-            with self._lock:
-                self._failure = None
-                self._trying_until = 0.0
-
-    def undecided(self) -> None:
-        """The one who tried learned nothing about the namespace: the next one may try."""
-        self._trying_until = 0.0

@@ -123,6 +123,10 @@ class Message:
         message_id = self.message_id or str(uuid.uuid4())
         return replace(self, properties={**self.properties, "message_id": message_id})
 
+    def marked(self) -> Message:
+        """The same message, with the mark that a broker may have it already."""
+        return replace(self, headers={**self.headers, MAYBE_DUPLICATE: "true"})
+
 
 @dataclass(frozen=True)
 class Diversion:

@@ -11,13 +11,14 @@ import os
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from kombu_paired import events, journal
-from kombu_paired.circuit import CircuitState, EntityCircuits, NamespaceReach, Transition
-from kombu_paired.declarations import DeclarationBook, Entity
+from kombu_paired.circuit import CircuitState, EntityCircuits, Transition
+from kombu_paired.deadline import LEAST, Deadline
+from kombu_paired.declarations import Declaration, DeclarationBook, Entity
 from kombu_paired.errors import (
     BacklogUnavailable,
     ConfigurationError,
@@ -33,73 +34,51 @@ from kombu_paired.message import BACKLOG_MARK, LARGEST_GROWTH, Diversion, Messag
 from kombu_paired.namespaces.base import Namespace, Sender
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.ping import Pinger
+from kombu_paired.reach import NamespaceReach, Wait
 from kombu_paired.rotation import BacklogRotation
+from kombu_paired.senders import BacklogSender, SenderPool
+from kombu_paired.stranded import Stranded, StrandedMessages
 
-__all__ = ("BacklogSender", "Pairing", "SenderPool", "inherit", "shared")
+__all__ = ("Pairing", "inherit", "shared")
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which not reaching a namespace is known to everybody.
-FRESH = 2.0
 #: Part of ``send_timeout`` that a primary has for a declaration when the last that is known of it is a failure: Kombu
 #: has napped before, and the send that follows has a time limit, too.
 SECOND_LOOK = 0.5
 #: Waits that a namespace gets that says it is busy, before the message is diverted.
 THROTTLE_WAITS = 3
-#: Seconds for which :meth:`Pairing.close` says goodbye on idle connections; the rest is dropped.
-GOODBYES = 1.0
+#: What two steps of one call have between them at most (seconds): Kombu declares just before it publishes.
+MOMENT = 0.1
+#: Seconds that :meth:`Pairing.close` has for what is stranded.
+LAST_TRY = 0.7
 
 
-class SenderPool:
-    """Idle senders of one namespace; the one that was used last comes first."""
+class _Try(NamedTuple):
+    """When a namespace was tried for a call, and how many seconds it took to fail."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-        self._idle: deque[Any] = deque()
-
-    def take(self) -> Any:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._make()
-
-    def give_back(self, sender: Any) -> None:
-        self._idle.append(sender)
-
-    def drop_idle(self) -> None:
-        """Their connections are as dead as the one that just failed."""
-        for sender in self._take_all():
-            sender.drop()
-
-    def close(self) -> None:
-        """Say goodbye on the idle ones, as far as time allows."""
-        deadline = time.monotonic() + GOODBYES
-        for sender in self._take_all():
-            if time.monotonic() < deadline:
-                sender.close()
-            else:
-                sender.drop()
-
-    def _take_all(self) -> Iterator[Any]:
-        while True:
-            try:
-                yield self._idle.pop()
-            except IndexError:
-                return
+    at: float
+    took: float
 
 
-class BacklogSender:
-    """A sender to the secondary, and the backlog queue it stays with."""
+@dataclass(slots=True)
+class _Call:
+    """One message on its way.
 
-    def __init__(self, sender: Sender) -> None:
-        self.sender = sender
-        self.queue: str | None = None
+    Attributes:
+        message: as the application sends it.
+        started: when (seconds since 1970, UTC).
+        deadline: when the call must be over.
+        maybe_stored: a namespace may have the message by now, so that every copy from here on is marked.
+        primary, secondary: the last try for this very call, or that of another call which it waited for.
+    """
 
-    def close(self) -> None:
-        self.sender.close()
-
-    def drop(self) -> None:
-        self.sender.drop()
+    message: Message
+    started: float
+    deadline: Deadline
+    maybe_stored: bool = False
+    primary: _Try | None = None
+    secondary: _Try | None = None
 
 
 class Pairing:
@@ -112,6 +91,7 @@ class Pairing:
         clock: monotonic seconds.
         wall_clock: seconds since 1970, UTC.
         sleep: how to wait while a namespace is busy.
+        wait: how to wait on a condition for what another thread finds out.
 
     Attributes:
         events: what happens here; listeners of every pairing are in :data:`kombu_paired.events.everywhere`.
@@ -129,6 +109,7 @@ class Pairing:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
+        wait: Wait = threading.Condition.wait,
     ) -> None:
         self.name = name
         self.options = options
@@ -145,16 +126,18 @@ class Pairing:
         self._wall_clock = wall_clock
         self._sleep = sleep
         self._when_closing: list[Callable[[], None]] = []
-        self._opening = threading.Lock()
+        self._lock = threading.Lock()
+        self._is_closing = False
         self._was_opened = False
-        patience = 3 * options.send_timeout
-        self._primary_reach = NamespaceReach(FRESH, patience, clock)
-        self._secondary_reach = NamespaceReach(FRESH, patience, clock)
+        longest = 2 * options.send_timeout
+        self._primary_reach = NamespaceReach(longest, clock, wait=wait)
+        self._secondary_reach = NamespaceReach(longest, clock, known=False, wait=wait)
         self._senders = SenderPool(primary.sender)
         self._backlog_senders = SenderPool(lambda: BacklogSender(secondary.sender()))
         self._pinger = Pinger(self._ping, options.ping_interval, name=f"kombu-paired-ping-{name}", clock=clock)
         self._last_failure: NamespaceFailure | None = None
-        self._stranded: deque[Message] = deque()
+        self._stranded = StrandedMessages(self._send_stranded, longest, name)
+        self._declared_in_vain = threading.local()
         self._sender_id = f"{socket.gethostname()}/{os.getpid()}"
 
     def __repr__(self) -> str:
@@ -196,46 +179,65 @@ class Pairing:
             )
 
     def _find_backlog_queues_once(self) -> NamespaceFailure | None:
-        """Find them unless somebody did; the failure if the secondary is away."""
-        if not self._opening.acquire(timeout=self.options.send_timeout):
-            return self._secondary_reach.fresh_failure() or self._no_backlog_queue()
+        """Find them, unless another thread is about to; the failure if the secondary is away."""
+        deadline = Deadline(self.options.send_timeout, self._clock)
+        failure = self._secondary_reach.verdict(deadline.left / 2)
+        if failure is not None or self.backlog_queue_count:
+            return failure
         try:
-            if not self.backlog_queue_count:
-                self._find_backlog_queues()
+            return self._find_backlog_queues(deadline)
+        except BaseException:
+            self._secondary_reach.undecided()
+            raise
+
+    def _find_backlog_queues(self, deadline: Deadline) -> NamespaceFailure | None:
+        """Find them, or the failure that counts.
+
+        Raises:
+            NamespaceUnauthorized, ConfigurationError: waiting would not help.
+        """
+        options, began = self.options, self._clock()
+        try:
+            usable = self.secondary.ensure_backlog_queues(
+                self.backlog_queue_names, options.create_backlog_queues, deadline.left
+            )
         except NamespaceFailure as failure:
             if failure.kind is FailureKind.UNAUTHORIZED:
                 raise self._unauthorized(failure) from failure.cause
             if not failure.kind.counts:
                 raise ConfigurationError(f"{failure}; the pairing cannot use its backlog queues") from failure
-            self._secondary_reach.failed(failure)
+            self._secondary_reach.failed(failure, self._clock() - began)
             return failure
-        finally:
-            self._opening.release()
+        self._use(usable)
+        self._secondary_reach.reached()
         return None
 
-    def _find_backlog_queues(self) -> None:
+    def _use(self, usable: Sequence[str]) -> None:
         options = self.options
-        usable = self.secondary.ensure_backlog_queues(
-            self.backlog_queue_names, options.create_backlog_queues, options.send_timeout
-        )
-        self._secondary_reach.reached()
         if not usable:
             raise ConfigurationError(
                 f"none of the {options.backlog_queue_count} backlog queues {self.backlog_queue_names[0]} … exists on "
                 f"{self.secondary.label}, and create_backlog_queues is False: create them, or let the pairing do it"
             )
+        with self._lock:
+            if self.backlog_queue_count:
+                return  # another thread was as quick
+            self.rotation = BacklogRotation(usable, options.backlog_retry_interval, self._clock)
         if len(usable) < options.backlog_queue_count:
             logger.warning(
                 "pairing %s: %d of %d backlog queues are usable", self.name, len(usable), options.backlog_queue_count
             )
-        self.rotation = BacklogRotation(usable, options.backlog_retry_interval, self._clock)
 
     def close(self) -> None:
-        """Let go of everything, promptly. Messages are unaffected."""
-        if self.closed:
-            return
+        """Let go of everything, promptly. Messages are unaffected, but for those that wait here for a namespace."""
+        with self._lock:
+            if self._is_closing:
+                return
+            self._is_closing = True
+        if not self._stranded.close(LAST_TRY):  # nobody is there to say goodbye to
+            self._senders.drop_idle()
+            self._backlog_senders.drop_idle()
         self.closed = True
-        self._say_what_is_lost()
         for stop in self._when_closing:
             stop()
         self._pinger.close()
@@ -261,8 +263,8 @@ class Pairing:
     def send(self, message: Message) -> None:
         """Send a message to its entity on the primary, or to a backlog queue.
 
-        Takes at most ``send_timeout`` on each of the two namespaces, and ``throttle_wait`` for each time one says
-        that it is busy.
+        Takes at most ``send_timeout`` on each of the two namespaces, over all that is done there, and ``throttle_wait``
+        for each time one says that it is busy.
 
         Raises:
             BacklogUnavailable: neither namespace took it.
@@ -274,62 +276,24 @@ class Pairing:
         """
         if self.closed or self.primary.closed or self.secondary.closed:
             self._require_open()
-        started = self._wall_clock()
-        if self._is_worth_nothing_later(message):
-            self._send_transient(message)
-            return
-        if self.circuits and self._is_failed_over(message.entity):
-            self._divert(message, started, None)
-            return
-        failure = self._try_primary(message)
-        if failure is None:
-            self._sent(message, started)
-        else:
-            self._failed(message, started, failure)
+        self._send(self._call(message))
 
     def divert_stranded(self, message: Message, failure: NamespaceFailure) -> None:
         """Divert a message that a consumer took out of a primary which then failed: nobody else knows of it.
 
-        If the secondary does not take it, it waits here until the primary is reached.
+        If no namespace takes it, it waits here and is sent again and again.
         """
         logger.warning("pairing %s: a message of %s was just being taken: %s", self.name, message.entity.path, failure)
+        call = self._call(message)
+        call.maybe_stored = failure.maybe_stored
         try:
-            self._failed(message, self._wall_clock(), failure)
+            self._failed(call, failure)
         except Exception as exc:
-            self._keep_stranded(message, exc)
-
-    def _send_what_is_stranded(self) -> None:
-        while self._stranded:
-            try:
-                message = self._stranded.popleft()
-            except IndexError:
-                return  # another thread has it
-            try:
-                self.send(message)
-            except Exception as exc:
-                self._keep_stranded(message, exc)
-                return
-
-    def _keep_stranded(self, message: Message, reason: Exception) -> None:
-        self._stranded.appendleft(message)
-        logger.error(
-            "pairing %s: %d messages that were just being taken wait in this process until the primary is reached: %s",
-            self.name,
-            len(self._stranded),
-            reason,
-        )
-
-    def _say_what_is_lost(self) -> None:
-        if self._stranded:
-            logger.critical(
-                "pairing %s: messages that neither namespace took are lost with this process: %s",
-                self.name,
-                ", ".join(f"{message.message_id} of {message.entity.path}" for message in self._stranded),
-            )
+            self._stranded.keep(Stranded(message, call.maybe_stored), exc)
 
     def send_batch(self, messages: Sequence[Message]) -> None:
         """Send many at once, with the promises of :meth:`send` for each of them."""
-        started = self._wall_clock()
+        self._require_open()
         healthy: list[Message] = []
         others: list[Message] = []
         for message in messages:
@@ -339,15 +303,27 @@ class Pairing:
             )
             (healthy if simple else others).append(message)
         if healthy:
-            for message, failure in zip(healthy, self._try_primary_with(healthy), strict=True):
-                if failure is None:
-                    self._sent(message, started)
-                elif failure.kind.counts:
-                    self._failed(message, started, failure)
-                else:
-                    others.append(message)  # alone, so that it waits, is declared or raises on its own account
+            others += self._send_together(healthy)
         for message in others:
             self.send(message)
+
+    def _send_together(self, messages: Sequence[Message]) -> list[Message]:
+        """Send to the primary; what waits, is declared or raises on its own account is left to go alone."""
+        started, began, timeout = self._wall_clock(), self._clock(), self.options.send_timeout
+        reach, sharing = self._primary_reach, self.options.divert_while_suspect
+        known = reach.known_failure() if sharing else reach.verdict(timeout / 2)
+        outcomes = [known] * len(messages) if known else self._attempt_together(messages)
+        tried = None if known and sharing else _Try(self._clock(), self._clock() - began)
+        alone = []
+        for message, failure in zip(messages, outcomes, strict=True):
+            if failure is None:
+                self._sent(message, started)
+            elif failure.kind.counts:
+                deadline = Deadline(2 * timeout, self._clock)
+                self._failed(_Call(message, started, deadline, failure.maybe_stored, tried), failure)
+            else:
+                alone.append(message)
+        return alone
 
     def declare(self, operation: str, arguments: dict[str, Any]) -> Any:
         """Declare something on the primary, and remember it.
@@ -361,45 +337,74 @@ class Pairing:
             Exception: what the plain transport would raise when the primary refuses.
         """
         declaration = self.book.note(operation, arguments)
-        if self._is_known_away():
-            return None
-        share = SECOND_LOOK if self._primary_reach.has_failed else 1.0
+        if declaration.is_question:
+            known = self._primary_reach.verdict(self.options.send_timeout / 2)
+            return None if known else self._declare(declaration)
+        return None if self._is_known_away() else self._declare(declaration)
+
+    def _declare(self, declaration: Declaration) -> Any:
+        seconds = self.options.send_timeout * (SECOND_LOOK if self._primary_reach.has_failed else 1.0)
+        began = self._clock()
         sender: Sender = self._senders.take()
         try:
-            # An answer proves nothing: a virtual transport gives one without asking the broker.
             answer = self._reaching_primary(
-                lambda left: sender.declare_one(declaration, self.book, left * share), sender
+                lambda left: sender.declare_one(declaration, self.book, left), sender, seconds
             )
         except NamespaceFailure as failure:
+            took = self._clock() - began
             if failure.kind is FailureKind.TIMEOUT:
-                self._primary_reach.failed(failure)  # so that the publish that follows need not wait again
+                self._primary_reach.failed(failure, took)  # so that the publish that follows need not wait again
             if failure.kind.counts:
                 sender.drop()
+                self._declared_in_vain.when = _Try(self._clock(), took)
                 return None
             self._senders.give_back(sender)
             raise self._as_raised(failure) from failure.cause
+        if declaration.is_question:
+            self._primary_reach.undecided()  # a virtual transport answers without asking the broker
         self._senders.give_back(sender)
         return answer
 
     def require_sendable(self) -> None:
-        """Raise what a send would raise, when it is known that neither namespace can be reached.
+        """Raise what a send would raise, when neither namespace can be reached.
 
-        Kombu waits between two tries to connect, and only there: this is what its retry policy waits for.
+        Kombu waits between two tries to connect, and only there: this is what its retry policy waits for. It looks
+        only if both have failed the last time.
 
         Raises:
             BacklogUnavailable: both are away.
         """
-        secondary = self._secondary_reach.fresh_failure()
-        if secondary is None:
+        if not self._secondary_reach.has_failed:
             return
-        primary = self._primary_reach.fresh_failure()
-        if primary is not None or self.circuits.failed_over():
+        if not (self._primary_reach.has_failed or self.circuits.failed_over()):
+            return
+        secondary = self._look(self.secondary, self._secondary_reach)
+        primary = secondary and self._look(self.primary, self._primary_reach)
+        if primary and secondary:
             raise BacklogUnavailable(self._both(primary, secondary))
+
+    def _look(self, namespace: Namespace, reach: NamespaceReach) -> NamespaceFailure | None:
+        """Whether a namespace answers, found out now: the failure if not."""
+        deadline = Deadline(self.options.send_timeout, self._clock)
+        found = reach.verdict(deadline.left / 2)
+        if found is not None:
+            return found
+        began = self._clock()
+        try:
+            namespace.probe(None, reach.worth(deadline.left))
+        except NamespaceFailure as failure:
+            self._learn(reach, failure, self._clock() - began)
+            return failure
+        except BaseException:
+            reach.undecided()
+            raise
+        reach.reached()
+        return None
 
     def primary_was_reached(self) -> None:
         """A consumer has just connected to it: it is not away as a whole."""
         self._primary_reach.reached()
-        self._send_what_is_stranded()
+        self._stranded.hurry()
 
     def mark_healthy(self, entity: Entity) -> None:
         """Restore an entity by hand; a failure that counts will suspect it again."""
@@ -416,17 +421,49 @@ class Pairing:
         """The primary as a whole, by a fresh failure, or by one that pings have not disproved."""
         if not self._primary_reach.has_failed:
             return False
-        return self._primary_reach.fresh_failure() is not None or bool(self.circuits.failed_over())
+        return self._primary_reach.fresh_failure is not None or bool(self.circuits.failed_over())
 
-    def _send_transient(self, message: Message) -> None:
-        known = self._primary_reach.last_failure if self._is_known_away() else None
-        failure = known or self._try_primary(message)
+    def _call(self, message: Message) -> _Call:
+        seconds = 2 * self.options.send_timeout - self._spent_on_declaring()
+        return _Call(message, self._wall_clock(), Deadline(seconds, self._clock))
+
+    def _spent_on_declaring(self) -> float:
+        """Seconds that this thread spent on a declaration in vain just now: it was for the message that follows."""
+        spent: _Try | None = getattr(self._declared_in_vain, "when", None)
+        if spent is None:
+            return 0.0
+        self._declared_in_vain.when = None
+        return min(spent.took, self.options.send_timeout) if self._clock() - spent.at < MOMENT else 0.0
+
+    def _send(self, call: _Call) -> None:
+        message = call.message
+        if self._is_worth_nothing_later(message):
+            self._send_transient(call)
+        elif self.circuits and self._is_failed_over(message.entity):
+            self._divert(call, None)
+        else:
+            half = call.deadline.left / 2
+            failure = self._try_primary(call, half, sharing=self.options.divert_while_suspect)
+            if failure is None:
+                self._sent(message, call.started)
+            else:
+                self._failed(call, failure)
+
+    def _send_stranded(self, stranded: Stranded, seconds: float) -> None:
+        self._require_open()
+        deadline = Deadline(seconds, self._clock)
+        self._send(_Call(stranded.message, self._wall_clock(), deadline, stranded.maybe_stored))
+
+    def _send_transient(self, call: _Call) -> None:
+        message = call.message
+        silence = self._primary_reach.silence
+        failure = silence or self._try_primary(call, call.deadline.left / 2)
         if failure is None:
             return
         if failure.kind is FailureKind.FAULT and self.book.is_transient(message.exchange):
             # A worker that starts greets the others, and would end; it is there to empty a broker in alarm.
             logger.info("pairing %s: remote control to %s is dropped: %s", self.name, message.entity.path, failure)
-        elif known is not None:
+        elif silence is not None:
             raise PrimaryUnavailable(
                 f"{self.primary.label} is away, and a transient message to {message.entity.path!r} is worth nothing "
                 "later"
@@ -434,19 +471,25 @@ class Pairing:
         else:
             raise self._as_raised(failure) from failure.cause
 
-    def _failed(self, message: Message, started: float, failure: NamespaceFailure) -> None:
+    def _failed(self, call: _Call, failure: NamespaceFailure) -> None:
         """The primary did not take the message: divert it, or raise."""
-        if failure.kind.response is Response.RAISE or failure.kind is FailureKind.MISSING:
-            raise self._as_raised(failure) from failure.cause
-        entity = message.entity
-        if failure.kind.counts:
-            self._last_failure = failure
-            self._note(entity, self.circuits.failed(entity), failure)
-        self._emit_message(EventKind.SEND_FAILED, message, started, failure=failure, route="primary")
+        self._raise_what_diverting_would_hide(failure)
+        entity = call.message.entity
+        self._count(entity, failure)
+        self._emit_message(EventKind.SEND_FAILED, call.message, call.started, failure=failure, route="primary")
         is_over = self.circuits.state(entity) is CircuitState.FAILED_OVER
         if not is_over and not self.options.divert_while_suspect:
             raise self._as_raised(failure) from failure.cause
-        self._divert(message, started, failure)
+        self._divert(call, failure)
+
+    def _raise_what_diverting_would_hide(self, failure: NamespaceFailure) -> None:
+        if failure.kind.response is Response.RAISE or failure.kind is FailureKind.MISSING:
+            raise self._as_raised(failure) from failure.cause
+
+    def _count(self, entity: Entity, failure: NamespaceFailure) -> None:
+        if failure.kind.counts:
+            self._last_failure = failure
+            self._note(entity, self.circuits.failed(entity), failure)
 
     def _sent(self, message: Message, started: float) -> None:
         if self.circuits:
@@ -454,37 +497,53 @@ class Pairing:
         if self.anyone_wants(EventKind.SENT):
             self._emit_message(EventKind.SENT, message, started, route="primary")
 
-    def _try_primary(self, message: Message) -> NamespaceFailure | None:
-        """Send to the primary; the failure that remains after what its kind allows to try again."""
+    def _try_primary(self, call: _Call, seconds: float, *, sharing: bool = False) -> NamespaceFailure | None:
+        """Send to the primary; the failure that remains after what its kind allows to try again.
+
+        Arguments:
+            seconds: at most; a wait for a busy namespace comes on top.
+            sharing: the message can go elsewhere, so that a failure which others found is enough.
+        """
+        part, began = call.deadline.part(seconds), self._clock()
+        known = self._primary_reach.known_failure() if sharing else self._primary_reach.verdict(part.left / 2)
+        if known is not None and sharing:
+            return known
+        failure = known or self._attempt(call, part)
         waits, has_declared = 0, False
-        while True:
-            failure = self._primary_reach.known_failure() or self._attempt(message)
-            if failure is None:
-                return None
+        while failure is not None:
             if failure.kind.response is Response.WAIT and waits < THROTTLE_WAITS:
                 waits += 1
                 logger.warning("%s; waiting %g s", failure, self.options.throttle_wait)
-                self._sleep(self.options.throttle_wait)
-            elif failure.kind.response is Response.DECLARE and not has_declared and self._can_declare(message):
+                self._nap(part)
+            elif failure.kind.response is Response.DECLARE and not has_declared and self._can_declare(call.message):
                 has_declared = True
             else:
-                return failure
+                break
+            failure = self._primary_reach.verdict(part.left / 2) or self._attempt(call, part)
+        call.primary = _Try(self._clock(), self._clock() - began)
+        return failure
+
+    def _nap(self, deadline: Deadline) -> None:
+        deadline.postpone(self.options.throttle_wait)
+        self._sleep(self.options.throttle_wait)
 
     def _can_declare(self, message: Message) -> bool:
         return bool(self.book.for_entity(message.entity))
 
-    def _attempt(self, message: Message) -> NamespaceFailure | None:
+    def _attempt(self, call: _Call, deadline: Deadline) -> NamespaceFailure | None:
         sender: Sender = self._senders.take()
+        message = call.message.marked() if call.maybe_stored else call.message
         entity = message.entity
 
         def attempt(left: float) -> None:
-            deadline = self._clock() + left
+            until = self._clock() + left
             sender.ensure_declared(entity, self.book, left)
-            sender.send(message, max(deadline - self._clock(), 0.001))
+            sender.send(message, max(until - self._clock(), LEAST))
 
         try:
-            self._reaching_primary(attempt, sender)
+            self._reaching_primary(attempt, sender, deadline.left)
         except NamespaceFailure as failure:
+            call.maybe_stored = call.maybe_stored or failure.maybe_stored
             if failure.kind.counts:
                 sender.drop()
             else:
@@ -495,121 +554,170 @@ class Pairing:
         self._senders.give_back(sender)
         return None
 
-    def _try_primary_with(self, messages: Sequence[Message]) -> list[NamespaceFailure | None]:
-        known = self._primary_reach.known_failure()
-        if known is not None:
-            return [known] * len(messages)
+    def _attempt_together(self, messages: Sequence[Message]) -> list[NamespaceFailure | None]:
         sender: Sender = self._senders.take()
+        began = self._clock()
 
         def attempt(left: float) -> list[NamespaceFailure | None]:
-            deadline = self._clock() + left
+            deadline = Deadline(left, self._clock)
             for entity in {message.entity for message in messages}:
-                sender.ensure_declared(entity, self.book, max(deadline - self._clock(), 0.001))
-            return sender.send_batch(messages, max(deadline - self._clock(), 0.001))
+                sender.ensure_declared(entity, self.book, deadline.left)
+            return sender.send_batch(messages, deadline.left)
 
         try:
-            outcomes: list[NamespaceFailure | None] = self._reaching_primary(attempt, sender)
-            self._primary_reach.reached()
-        except NamespaceFailure as failure:
+            outcomes: list[NamespaceFailure | None] = self._reaching_primary(attempt, sender, self.options.send_timeout)
+        except NamespaceFailure as failure:  # before anything was sent
             outcomes = [failure] * len(messages)
-        for outcome in outcomes:
-            if outcome is not None and outcome.whole_namespace:
-                self._primary_reach.failed(outcome)
-        if any(each is not None and each.kind.counts for each in outcomes):
-            sender.drop()
-        else:
+        counted = [each for each in outcomes if each is not None and each.kind.counts]
+        if not counted:
+            self._primary_reach.reached()
             self._senders.give_back(sender)
+            return outcomes
+        worst = next((each for each in counted if each.whole_namespace), counted[0])
+        self._learn(self._primary_reach, worst, self._clock() - began)
+        sender.drop()
         return outcomes
 
-    def _reaching_primary(self, attempt: Callable[[float], Any], sender: Sender) -> Any:
-        """Do something on the primary within ``send_timeout``.
+    def _reaching_primary(self, attempt: Callable[[float], Any], sender: Sender, seconds: float) -> Any:
+        """Do something on the primary within so many seconds.
 
         An old connection may have died in its sleep. If it is sure that the broker saw nothing, that is no failure
         yet: one try on a fresh connection follows.
         """
-        deadline = self._clock() + self.options.send_timeout
-        was_fresh = sender.is_fresh
-        try:
-            answer = attempt(self.options.send_timeout)
-        except NamespaceFailure as failure:
-            if was_fresh or failure.maybe_stored or failure.kind is not FailureKind.UNREACHABLE:
-                self._learn(failure)
-                raise
-            self._senders.drop_idle()
+        began = self._clock()
+        until = began + self._primary_reach.worth(seconds)
+        may_be_dead = not sender.is_fresh
+        while True:
             try:
-                answer = attempt(max(deadline - self._clock(), 0.001))
-            except NamespaceFailure as second:
-                self._learn(second)
+                return attempt(max(until - self._clock(), LEAST))
+            except NamespaceFailure as failure:
+                if not (may_be_dead and failure.kind is FailureKind.UNREACHABLE and not failure.maybe_stored):
+                    self._learn(self._primary_reach, failure, self._clock() - began)
+                    raise
+                may_be_dead = False
+                self._senders.drop_idle()
+            except BaseException:  # a time limit of the caller's own, say: nobody knows in which state the link is
+                self._primary_reach.undecided()
+                sender.drop()
                 raise
-        return answer
 
-    def _learn(self, failure: NamespaceFailure) -> None:
+    def _learn(self, reach: NamespaceReach, failure: NamespaceFailure, took: float) -> None:
         """What one failure says about the namespace as a whole."""
         if failure.whole_namespace:
-            self._primary_reach.failed(failure)
+            reach.failed(failure, took)
         elif failure.kind is FailureKind.TIMEOUT or failure.kind is FailureKind.UNREACHABLE:
-            self._primary_reach.undecided()
+            reach.undecided()
         else:
-            self._primary_reach.reached()
+            reach.reached()
         if failure.kind is FailureKind.UNREACHABLE:
-            self._senders.drop_idle()
+            pool = self._senders if reach is self._primary_reach else self._backlog_senders
+            pool.drop_idle()
 
     # -- diverting ----------------------------------------------------------------------------------------------
 
-    def _divert(self, message: Message, started: float, failure: NamespaceFailure | None) -> None:
-        """Send to a backlog queue, whichever takes it within ``send_timeout``."""
-        self._require_room_at_home(message)
-        diversion = Diversion(
-            first_attempt=started,
-            at=self._wall_clock(),
-            by=self._sender_id,
-            reason=str(failure) if failure else f"{FailureKind.UNREACHABLE.value}: failed over",
-            maybe_duplicate=bool(failure and (failure.maybe_stored or failure.kind is FailureKind.TIMEOUT)),
-            declarations=tuple(self.book.for_entity(message.entity)),
-        )
-        deadline = self._clock() + self.options.send_timeout
-        last = self._secondary_reach.known_failure()
-        if last is None and not self.backlog_queue_count:
-            last = self._find_backlog_queues_once()
-        if last is None:
-            last = self._divert_by(deadline, message, diversion, failure)
+    def _divert(self, call: _Call, failure: NamespaceFailure | None) -> None:
+        """Send to a backlog queue, whichever takes it.
+
+        If none does, each namespace that was not tried just now is tried once more before the caller hears of it.
+
+        Arguments:
+            failure: of the primary; None if it was not asked.
+        """
+        self._require_room_at_home(call.message)
+        last = self._try_secondary(call, failure)
+        if last is not None and self._is_worth_a_try(call, call.primary):
+            again = self._try_primary(call, self.options.send_timeout)
+            if again is None:
+                self._taken_after_all(call)
+                return
+            failure = again
+            self._raise_what_diverting_would_hide(failure)
+            self._count(call.message.entity, failure)
+            if self._is_worth_a_try(call, call.secondary):
+                last = self._try_secondary(call, failure)
         if last is None:
             return
-        self._emit_message(EventKind.BACKLOG_UNAVAILABLE, message, started, failure=last)
+        self._emit_message(EventKind.BACKLOG_UNAVAILABLE, call.message, call.started, failure=last)
         raise BacklogUnavailable(self._both(failure, last)) from last.cause
 
-    def _divert_by(
-        self, deadline: float, message: Message, diversion: Diversion, why: NamespaceFailure | None
-    ) -> NamespaceFailure | None:
+    def _is_worth_a_try(self, call: _Call, tried: _Try | None) -> bool:
+        """Not tried for this call yet, or longer ago than it would take to find out again."""
+        if call.deadline.is_over:
+            return False
+        return tried is None or self._clock() - tried.at > max(tried.took, MOMENT)
+
+    def _taken_after_all(self, call: _Call) -> None:
+        entity = call.message.entity
+        self._note(entity, self.circuits.restored(entity), detail="by a message that it took")
+        self._emit_message(EventKind.SENT, call.message, call.started, route="primary")
+
+    def _try_secondary(self, call: _Call, why: NamespaceFailure | None) -> NamespaceFailure | None:
+        """Store it in the backlog; the failure if that is not possible."""
+        reach, began = self._secondary_reach, self._clock()
+        part = call.deadline.part(self.options.send_timeout)
+        last = reach.verdict(part.left / 2)
+        if last is None:
+            part = part.part(reach.worth(part.left))
+            try:
+                last = None if self.backlog_queue_count else self._find_backlog_queues(part)
+                last = last or self._divert_by(part, call, why)
+            except BaseException:
+                reach.undecided()
+                raise
+        call.secondary = _Try(self._clock(), self._clock() - began)
+        return last
+
+    def _divert_by(self, deadline: Deadline, call: _Call, why: NamespaceFailure | None) -> NamespaceFailure | None:
         """Try backlog queues until one takes the message; else the last failure."""
         backlog: BacklogSender = self._backlog_senders.take()
+        try:
+            last = self._store_somewhere(deadline, backlog, call, why)
+        except MessageTooLarge:
+            self._backlog_senders.give_back(backlog)
+            raise
+        except BaseException:
+            backlog.drop()
+            raise
+        if last is not None and last.kind.counts:
+            backlog.drop()
+        else:
+            self._backlog_senders.give_back(backlog)
+        return last
+
+    def _store_somewhere(
+        self, deadline: Deadline, backlog: BacklogSender, call: _Call, why: NamespaceFailure | None
+    ) -> NamespaceFailure | None:
+        diversion = Diversion(
+            first_attempt=call.started,
+            at=self._wall_clock(),
+            by=self._sender_id,
+            reason=str(why) if why else f"{FailureKind.UNREACHABLE.value}: failed over",
+            declarations=tuple(self.book.for_entity(call.message.entity)),
+        )
         last: NamespaceFailure | None = None
+        tried: list[str] = []
         rejected_by: list[str] = []
         while True:
-            backlog.queue = self.rotation.pick(backlog.queue)
-            left = deadline - self._clock()
-            if backlog.queue is None or (left <= 0 and last is not None):
-                backlog.close()
+            backlog.queue = self.rotation.pick(backlog.queue, tried)
+            if backlog.queue is None or (tried and deadline.is_over):
                 return last or self._no_backlog_queue()
-            stored = self._for_backlog(message, backlog.queue, diversion)
-            last = self._store_patiently(backlog, stored, max(left, 0.001))
+            diversion = replace(diversion, maybe_duplicate=call.maybe_stored)
+            stored = self._for_backlog(call.message, backlog.queue, diversion)
+            last = self._store_patiently(backlog, stored, deadline)
             if last is None:
-                self._backlog_senders.give_back(backlog)
-                self._diverted(stored, message, backlog.queue, diversion, why)
+                self._diverted(stored, call.message, backlog.queue, diversion, why)
                 return None
-            if last.kind is FailureKind.UNAUTHORIZED:
-                backlog.close()
-                raise self._unauthorized(last) from last.cause
+            tried.append(backlog.queue)
+            call.maybe_stored = call.maybe_stored or last.maybe_stored
             if last.kind is FailureKind.REJECTED:
                 rejected_by.append(backlog.queue)
             if len(rejected_by) == 2:  # it is the message's fault and not the queues'
-                backlog.close()
                 for queue in rejected_by:
                     self.rotation.readmit(queue)
                 raise self._as_raised(last) from last.cause
+            if last.kind is FailureKind.UNAUTHORIZED:
+                raise self._unauthorized(last) from last.cause
             if last.whole_namespace or last.kind is FailureKind.THROTTLED:
-                backlog.close()
-                self._secondary_reach.failed(last)
                 return last
 
     def _for_backlog(self, message: Message, queue: str, diversion: Diversion) -> Message:
@@ -630,29 +738,36 @@ class Pairing:
                 f"accepts {limit}"
             )
 
-    def _store_patiently(self, backlog: BacklogSender, stored: Message, timeout: float) -> NamespaceFailure | None:
+    def _store_patiently(self, backlog: BacklogSender, stored: Message, deadline: Deadline) -> NamespaceFailure | None:
         """Store it, waiting a few times for a secondary that says it is busy."""
         for _ in range(THROTTLE_WAITS):
-            failure = self._store(backlog, stored, timeout)
+            failure = self._store(backlog, stored, deadline)
             if failure is None or failure.kind is not FailureKind.THROTTLED:
                 return failure
-            self._sleep(self.options.throttle_wait)
-        return self._store(backlog, stored, timeout)
+            self._nap(deadline)
+        return self._store(backlog, stored, deadline)
 
-    def _store(self, backlog: BacklogSender, stored: Message, timeout: float) -> NamespaceFailure | None:
+    def _store(self, backlog: BacklogSender, stored: Message, deadline: Deadline) -> NamespaceFailure | None:
         """One try on one backlog queue; a failure that is the queue's own pulls it."""
         assert backlog.queue is not None
-        deadline = self._clock() + timeout
-        was_fresh = backlog.sender.is_fresh
-        try:
-            backlog.sender.send(stored, timeout)
-        except NamespaceFailure as failure:
-            if not was_fresh and not failure.maybe_stored and failure.kind is FailureKind.UNREACHABLE:
-                self._backlog_senders.drop_idle()
-                return self._store(backlog, stored, max(deadline - self._clock(), 0.001))
-            if not failure.whole_namespace and failure.kind not in (FailureKind.UNAUTHORIZED, FailureKind.THROTTLED):
-                self._pull(backlog.queue, failure)
-            return failure
+        began = self._clock()
+        may_be_dead = not backlog.sender.is_fresh
+        while True:
+            try:
+                backlog.sender.send(stored, deadline.left)
+                break
+            except NamespaceFailure as failure:
+                if may_be_dead and not failure.maybe_stored and failure.kind is FailureKind.UNREACHABLE:
+                    may_be_dead = False
+                    self._backlog_senders.drop_idle()
+                    continue
+                self._learn(self._secondary_reach, failure, self._clock() - began)
+                if not failure.whole_namespace and failure.kind not in (
+                    FailureKind.UNAUTHORIZED,
+                    FailureKind.THROTTLED,
+                ):
+                    self._pull(backlog.queue, failure)
+                return failure
         self._secondary_reach.reached()
         if self.rotation.readmit(backlog.queue):
             logger.info("pairing %s: backlog queue %s works again", self.name, backlog.queue)
@@ -688,7 +803,7 @@ class Pairing:
 
     def _no_backlog_queue(self) -> NamespaceFailure:
         if self.backlog_queue_count:
-            text = f"all {self.backlog_queue_count} backlog queues failed within backlog_retry_interval"
+            text = f"none of {self.backlog_queue_count} backlog queues took it in time"
         else:
             text = "no backlog queue is known yet, since the secondary could not be reached"
         return NamespaceFailure(FailureKind.UNREACHABLE, self.secondary.label, LookupError(text))
@@ -697,16 +812,8 @@ class Pairing:
 
     def _ping(self, entity: Entity) -> bool:
         """Probe a failed-over entity; True if it works again."""
-        started = self._wall_clock()
-        failure = self._primary_reach.known_failure()
-        if failure is None:
-            try:
-                self.primary.probe(entity, self.options.send_timeout)
-            except NamespaceFailure as found:
-                failure = self._last_failure = found
-                self._learn(found)
-            else:
-                self._primary_reach.reached()
+        started, reach = self._wall_clock(), self._primary_reach
+        failure = reach.silence or reach.verdict(self.options.send_timeout / 2) or self._probe(entity)
         self.emit(
             EventKind.PING,
             entity=entity.path,
@@ -718,8 +825,22 @@ class Pairing:
             logger.info("pairing %s: ping of %s: %s", self.name, entity.path, failure)
             return False
         self._note(entity, self.circuits.restored(entity))
-        self._send_what_is_stranded()
+        self._stranded.hurry()
         return True
+
+    def _probe(self, entity: Entity) -> NamespaceFailure | None:
+        began = self._clock()
+        try:
+            self.primary.probe(entity, self.options.send_timeout)
+        except NamespaceFailure as failure:
+            self._last_failure = failure
+            self._learn(self._primary_reach, failure, self._clock() - began)
+            return failure
+        except BaseException:
+            self._primary_reach.undecided()
+            raise
+        self._primary_reach.reached()
+        return None
 
     # -- telling ------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 __all__ = ("BacklogRotation",)
 
@@ -13,7 +13,7 @@ class BacklogRotation:
     """The backlog queues of a pairing, shared by every sender of the process.
 
     A sender picks one at random and stays with it. A queue that fails is pulled for all senders; it is on trial again
-    after ``retry_interval`` (design, section 3, rule 9).
+    after ``retry_interval``, or when no other is left (design, section 3, rule 9).
 
     Arguments:
         queues: the names of the usable backlog queues.
@@ -43,13 +43,26 @@ class BacklogRotation:
     def queues(self) -> tuple[str, ...]:
         return self._queues
 
-    def pick(self, current: str | None = None) -> str | None:
-        """The queue to send to: ``current`` while it is in the rotation, else another one; None when none is left."""
+    def pick(self, current: str | None = None, tried: Collection[str] = ()) -> str | None:
+        """The queue to send to: ``current`` while it is in the rotation, else another one.
+
+        When all are pulled, the one that was pulled first is on trial before its time: whoever asks has nowhere else
+        to go.
+
+        Arguments:
+            tried: queues that have just failed the caller.
+
+        Returns:
+            None when there is no queue left to try.
+        """
         with self._lock:
-            if current in self._queues and not self._is_pulled(current):
+            if current in self._queues and current not in tried and not self._is_pulled(current):
                 return current
-            usable = [queue for queue in self._queues if not self._is_pulled(queue)]
-            return self._choose(usable) if usable else None
+            untried = [queue for queue in self._queues if queue not in tried]
+            usable = [queue for queue in untried if not self._is_pulled(queue)]
+            if usable:
+                return self._choose(usable)
+            return min(untried, key=self._pulled_until.__getitem__, default=None)
 
     def pull(self, queue: str) -> bool:
         """Take a queue that failed out of the rotation. True if it was in."""

@@ -19,11 +19,11 @@ HOUSE = Path(kombu_paired.__file__).parent
 FLOORS = [
     {
         *("options", "errors", "secrets", "showing", "registration", "stopping", "bounded"),
-        *("message", "failures", "circuit", "rotation", "declarations"),
+        *("message", "failures", "circuit", "deadline", "reach", "rotation", "declarations"),
     },
     {"events"},
     {"namespaces", "journal"},
-    {"pairing", "ping", "syphon"},
+    {"pairing", "ping", "senders", "stranded", "syphon"},
     {"transport"},
     {"contrib", "cli", ""},  # "" is the public face, kombu_paired/__init__.py
 ]

@@ -76,13 +76,21 @@ def test_the_pick_is_random_unless_told_otherwise(clock):
     assert {rotation.pick() for _ in range(300)} == set(QUEUES)  # missing one by chance: 1 in 10**52
 
 
-def test_none_is_left_when_all_are_pulled(rotation, offered):
-    for queue in QUEUES:
+def test_when_all_are_pulled_the_one_that_was_pulled_first_is_tried_again(rotation, clock, offered):
+    for queue in reversed(QUEUES):
         rotation.pull(queue)
-    assert rotation.pick() is None
-    assert rotation.pick(QUEUES[0]) is None
+        clock.now += 1
+    assert rotation.pick() == QUEUES[2]
+    assert rotation.pick(QUEUES[0]) == QUEUES[2]
+    assert rotation.pick(tried=[QUEUES[2]]) == QUEUES[1]
+    assert rotation.pick(tried=QUEUES) is None
     assert rotation.pulled() == list(QUEUES)
     assert offered == []
+
+
+def test_what_has_just_failed_the_caller_is_not_offered_to_it_again(rotation, offered):
+    assert rotation.pick(QUEUES[0], tried=[QUEUES[0]]) == QUEUES[1]
+    assert offered == [[QUEUES[1], QUEUES[2]]]
 
 
 def test_none_is_left_where_there_never_was_one(clock):
@@ -91,11 +99,9 @@ def test_none_is_left_where_there_never_was_one(clock):
 
 
 def test_a_pulled_queue_is_out_for_the_retry_interval_and_on_trial_afterwards(rotation, clock):
-    for queue in QUEUES[1:]:
-        rotation.pull(queue)
     rotation.pull(QUEUES[0])
     clock.now += RETRY - 0.001
-    assert rotation.pick() is None
+    assert rotation.pick() == QUEUES[1]
     clock.now += 0.001
     assert rotation.pick() == QUEUES[0]
     assert rotation.pulled() == []
@@ -180,7 +186,8 @@ class Rotations(RuleBasedStateMachine):
         usable, self.offered = self._usable(), None
         picked = self.rotation.pick(current)
         if not usable:
-            assert picked is None
+            oldest = min(self.pulled_at.values(), default=None)
+            assert picked is None if not self.queues else self.pulled_at[picked] == oldest
         elif current in usable:
             assert (picked, self.offered) == (current, None)
         else:
