@@ -12,6 +12,7 @@
         ├── NamespaceUnauthorized   wrong key or no rights: diverting would hide it
         ├── MessageTooLarge         fits neither the primary nor, compressed, the backlog
         ├── PrimaryUnavailable      not tried: the primary is known to be away, and the message may not wait
+        ├── ResultsUnavailable      the result backend is away, and this call cannot do without it
         └── PairingClosed           the pairing was closed or faulted
 
 ``SendError`` is a :class:`kombu.exceptions.OperationalError`, which is what Celery promises to raise from
@@ -39,6 +40,7 @@ __all__ = (
     "PairedError",
     "PairingClosed",
     "PrimaryUnavailable",
+    "ResultsUnavailable",
     "SendError",
 )
 
@@ -129,6 +131,10 @@ class MessageTooLarge(SendError):
 
 class PrimaryUnavailable(SendError):
     """A transient message (delivery mode 1) was not sent, since the primary is known to be away."""
+
+
+class ResultsUnavailable(SendError):
+    """The result backend is away, and this call (a chord, a look at a state) cannot do without it."""
 
 
 class PairingClosed(SendError):

@@ -20,6 +20,7 @@ from click import Option
 from kombu import Connection
 
 from kombu_paired import events, journal
+from kombu_paired.contrib import results
 from kombu_paired.declarations import Entity
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.events import Event, EventKind
@@ -90,10 +91,10 @@ class SyphonStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def setup(app: Celery) -> Celery:
-    """Make the workers of an application run the syphon; returns the application.
+    """Make the workers of an application run the syphon, and its results survive their server; returns the application.
 
-    Adds the bootstep and the worker options ``--syphon/--no-syphon``, and connects the signals. Calling it twice
-    changes nothing.
+    Adds the bootstep and the worker options ``--syphon/--no-syphon``, guards the result backend
+    (:mod:`kombu_paired.contrib.results`), and connects the signals. Calling it twice changes nothing.
     """
     app.steps["worker"].add(SyphonStep)
     options = app.user_options["worker"]
@@ -105,6 +106,7 @@ def setup(app: Celery) -> Celery:
                 help="Move backlog messages home from the secondary namespace. On by default.",
             )
         )
+    results.guard(app)
     events.everywhere.listen(_send_signal, _SIGNALS)
     signals.task_prerun.connect(_task_starts)
     signals.task_postrun.connect(_task_ends)

@@ -47,8 +47,8 @@ def paired_shop(
     """A producer in this process: ``paired_shop(primary.proxied_url)``; its pairing ends with the test."""
     shops: list[Celery] = []
 
-    def make(url: str | None = None, conf: dict[str, Any] | None = None) -> Celery:
-        shops.append(shop_factory(f"paired+{url or primary.url}", options, conf=conf))
+    def make(url: str | None = None, conf: dict[str, Any] | None = None, setup: bool = False) -> Celery:
+        shops.append(shop_factory(f"paired+{url or primary.url}", options, conf=conf, setup=setup))
         return shops[-1]
 
     yield make

@@ -58,9 +58,8 @@ def make_app(environment: Mapping[str, str]) -> Celery:
     app.conf.update(
         broker_transport_options=json.loads(environment.get("SHOP_TRANSPORT_OPTIONS") or "{}"),
         broker_connection_retry_on_startup=True,
-        task_ignore_result=True,
         worker_hijack_root_logger=True,
-        **json.loads(environment.get("SHOP_CONF") or "{}"),
+        **{"task_ignore_result": True} | json.loads(environment.get("SHOP_CONF") or "{}"),
     )
     if environment.get("SHOP_SETUP") == "1":
         import kombu_paired
@@ -73,9 +72,10 @@ def make_app(environment: Mapping[str, str]) -> Celery:
         Ledger(folder).write(n, task.request.id)
 
     @app.task(name="shop.record", bind=True, shared=False)
-    def record(self: Any, n: int) -> None:
+    def record(self: Any, n: int) -> int:
         """Write n into the ledger."""
         write(self, n)
+        return n
 
     @app.task(name="shop.spawn", bind=True, shared=False)
     def spawn(self: Any, n: int) -> None:

@@ -21,6 +21,7 @@ PARENTS = {
     "NamespaceUnauthorized": (errors.SendError,),
     "MessageTooLarge": (errors.SendError,),
     "PrimaryUnavailable": (errors.SendError,),
+    "ResultsUnavailable": (errors.SendError,),
     "PairingClosed": (errors.SendError,),
 }
 SEEN_BY_CALLERS = [name for name in PARENTS if issubclass(getattr(errors, name), errors.SendError)]

@@ -18,6 +18,7 @@ HOUSE = Path(kombu_paired.__file__).parent
 #: From the ground up. A room is a module, or a package with all that is in it.
 FLOORS = [
     {
+        "outage",
         *("options", "errors", "secrets", "showing", "registration", "stopping", "bounded"),
         *("message", "failures", "circuit", "deadline", "reach", "rotation", "declarations"),
     },
