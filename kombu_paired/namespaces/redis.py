@@ -226,11 +226,14 @@ class _Timely:
         self.driver_info = self.lib_name = self.lib_version = None  # telling Redis is worth no round trip
 
     def _connect(self) -> Any:
+        patience = self.socket_connect_timeout
         if hasattr(self, "port"):  # not a socket of this machine
-            patience = max(min(self._until.left, self.socket_connect_timeout or math.inf), 0.001)
-            look_up(self.host, patience)
+            self.socket_connect_timeout = max(min(self._until.left, patience or math.inf), 0.001)
+            look_up(self.host, self.socket_connect_timeout)
+        try:
+            return TimelySocket(super()._connect(), self._until)  # type: ignore[misc]
+        finally:
             self.socket_connect_timeout = patience
-        return TimelySocket(super()._connect(), self._until)  # type: ignore[misc]
 
     def _wrap_socket_with_ssl(self, sock: Any) -> Any:
         if self._until.left < math.inf:

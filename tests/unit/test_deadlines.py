@@ -238,6 +238,27 @@ def test_what_is_done_after_a_call_that_was_in_time_is_not_late(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_what_is_connected_too_late_is_closed(kind, monkeypatch):
+    go_on, closed = threading.Event(), threading.Event()
+
+    def serve(connection):
+        go_on.wait(5)
+        {"amqp": rabbitmq, "redis": redis_server}[kind]()(connection)
+        closed.set()  # by the client: there is nothing more to read
+
+    with peer(serve) as port:
+        link = KombuNamespace("primary", [f"{kind}://127.0.0.1:{port}"], {}, send_timeout=TIMEOUT).link()
+        with monkeypatch.context() as patience:
+            patience.setattr(link, "make_timely", lambda transport, until: None)  # a driver that waits for ever
+            patience.setattr(link, "connect_options", lambda patience: {})
+            with lasting(TIMEOUT), pytest.raises(NamespaceFailure):
+                link.open(TIMEOUT)
+        go_on.set()
+        assert closed.wait(5)
+    assert not link.is_open
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_host_name_that_cannot_be_one_is_not_the_messages_fault(kind):
     with pytest.raises(NamespaceFailure) as caught:
         a_call([f"{kind}://{'x' * 70}.example"])

@@ -9,8 +9,10 @@ import subprocess
 import time
 
 import pytest
+from click.testing import CliRunner
 from redis import exceptions
 
+from kombu_paired.cli import main
 from kombu_paired.cli.sides import Side
 from kombu_paired.emulator.tls import Certificate
 from kombu_paired.errors import NamespaceFailure
@@ -147,6 +149,25 @@ def test_a_peer_that_keeps_a_link_over_tls_waiting_takes_no_longer_than_the_time
         failure = failure_at(scheme, port, certificate)
         assert time.monotonic() - began < TIMEOUT + 0.3 + 0.5  # the last for a busy machine
     assert failure.kind is (FailureKind.TIMEOUT if at == "the send" else FailureKind.UNREACHABLE)
+
+
+def test_check_says_whose_certificate_it_is_why_and_what_to_do(expired):
+    with peer(over_tls(expired, stay_silent)) as port, peer(redis_server()) as spare:
+        run = CliRunner().invoke(
+            main,
+            [
+                *(
+                    "check",
+                    "--primary",
+                    f"rediss://localhost:{port}/0?ssl_cert_reqs=required&ssl_ca_certs={expired.path}",
+                ),
+                *("--secondary", f"redis://127.0.0.1:{spare}/0", "--option", "send_timeout=2"),
+            ],
+        )
+    said = " ".join(run.output.split())
+    assert run.exit_code == 1
+    assert f"The primary rediss://localhost:{port}/0 cannot be used" in said
+    assert "certificate has expired. Renew it (or mend the clock of this machine)." in said
 
 
 def test_every_error_of_tls_is_an_outage_on_every_broker_however_it_is_wrapped():
