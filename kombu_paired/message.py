@@ -53,7 +53,7 @@ _OURS = frozenset({PATH, *ALIASES.values()})
 
 #: Where Kombu's native delayed delivery publishes (after a prefix, if there is one), and its routing keys: the seconds
 #: in binary digits, then the routing key of the destination. All zeros go straight through.
-_DELAYED = "celery_delayed_27"
+_DELAYED = ("celery_delayed_27",)
 _DELAY = re.compile(r"((?:[01]\.){28})")
 
 #: An encoding takes at most so many bytes for one of :attr:`Message.size`: JSON, for a letter that it escapes.
