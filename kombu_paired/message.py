@@ -19,7 +19,16 @@ from typing import Any
 from kombu_paired.declarations import Declaration, Entity, decode_declarations, encode_declarations
 from kombu_paired.errors import ExpiredInBacklog, MalformedBacklogMessage, MessageTooLarge
 
-__all__ = ("BACKLOG_MARK", "LARGEST_GROWTH", "Diversion", "Message", "diversion_of", "from_backlog", "to_backlog")
+__all__ = (
+    "BACKLOG_MARK",
+    "LARGEST_GROWTH",
+    "Diversion",
+    "Message",
+    "diversion_of",
+    "from_backlog",
+    "marked_maybe_duplicate",
+    "to_backlog",
+)
 
 #: What is in the name of every backlog queue, between the primary's name and its number.
 BACKLOG_MARK = "/x-servicebus-transfer/"
@@ -229,6 +238,11 @@ def from_backlog(stored: Message, now: float) -> Message:
         properties=properties,
         mandatory=MANDATORY in headers,
     )
+
+
+def marked_maybe_duplicate(stored: Message) -> Message:
+    """A backlog message that says from now on that the primary may have it already."""
+    return replace(stored, headers={**stored.headers, MAYBE_DUPLICATE: "true"})
 
 
 def diversion_of(stored: Message) -> Diversion:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -30,7 +31,7 @@ from kombu_paired.message import DECLARE, Diversion, Message, diversion_of, from
 from kombu_paired.namespaces.base import DeadLetter, Namespace, Received, Receiver, Sender
 from kombu_paired.pairing import Pairing
 
-__all__ = ("Destinations", "MessagePump", "Syphon")
+__all__ = ("Destinations", "Doubts", "MessagePump", "Syphon")
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 5.0
 FIRST_REST, LONGEST_REST = 2.0, 60.0
 #: Seconds for which a destination may be missing, with nothing that declares it, before its messages are dead letters.
 MISSING_GRACE = 300.0
+#: Messages that a syphon keeps in mind as maybe delivered; beyond that it forgets the oldest.
+MOST_DOUBTS = 100_000
 #: Seconds between two looks at the namespaces' state.
 WATCH_INTERVAL = 0.5
 
@@ -88,13 +91,46 @@ class Destinations:
             return max(0.0, min(until for _, _, until in self._resting.values()) - self._clock())
 
 
-@dataclass
+class Doubts:
+    """Ids of messages that the primary may have, or has, and that the backlog does not know of.
+
+    A mark in the backlog outlives the process; this is for a broker whose messages cannot be marked, and for a
+    secondary that could not be told.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ids: OrderedDict[str | None, None] = OrderedDict()
+
+    def __contains__(self, message_id: str | None) -> bool:
+        return message_id in self._ids
+
+    def add(self, message_ids: Iterable[str | None]) -> None:
+        with self._lock:
+            self._ids.update(dict.fromkeys(message_ids))
+            while len(self._ids) > MOST_DOUBTS:
+                self._ids.popitem(last=False)
+
+    def settle(self, message_ids: Iterable[str | None]) -> None:
+        """They are delivered, and out of the backlog."""
+        if self._ids:
+            with self._lock:
+                for each in message_ids:
+                    self._ids.pop(each, None)
+
+
+@dataclass(eq=False)
 class _Parcel:
-    """A backlog message, translated."""
+    """A backlog message, translated.
+
+    Attributes:
+        maybe_duplicate: the primary may have it already.
+    """
 
     received: Received
     message: Message
     diversion: Diversion
+    maybe_duplicate: bool
 
 
 class Syphon:
@@ -109,6 +145,7 @@ class Syphon:
         self.pairing = pairing
         self.poll = poll or pairing.options.syphon_poll
         self.destinations = Destinations()
+        self.doubts = Doubts()
         self.stopping = threading.Event()
         self._primary_works = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -310,21 +347,43 @@ class MessagePump:
         going = [each for each in parcels if not self._syphon.destinations.is_resting(each.message.entity)]
         failures = self._deliver(going)
         delivered = [each for each, failure in zip(going, failures, strict=True) if failure is None]
-        receiver.complete([each.received for each in delivered])
-        self._tell_delivered(delivered)
         failed = [(each, failure) for each, failure in zip(going, failures, strict=True) if failure is not None]
+        doubtful = self._doubt(failed)
+        self._complete(receiver, delivered)
         back, hopeless = self._sort_out(failed)
+        # While the primary is away all go back with the link, as they are; the doubtful not before they are marked.
+        self._mark(receiver, doubtful)
+        back = [each for each in back if each not in doubtful]
         self._dead_letter(receiver, letters + hopeless)
         if self._syphon.primary_works:
             self._abandon(receiver, resting + back, len(batch))
+
+    def _doubt(self, failed: Sequence[tuple[_Parcel, NamespaceFailure]]) -> list[_Parcel]:
+        """Those of which it is unknown whether the primary stored them, and the backlog does not say so yet."""
+        doubtful = [each for each, failure in failed if failure.maybe_stored and not each.diversion.maybe_duplicate]
+        for each in doubtful:
+            each.maybe_duplicate = True
+        self._syphon.doubts.add(each.message.message_id for each in doubtful)
+        return doubtful
+
+    def _complete(self, receiver: Receiver, delivered: Sequence[_Parcel]) -> None:
+        try:
+            receiver.complete([each.received for each in delivered])
+        except NamespaceFailure:  # they will come again
+            self._syphon.doubts.add(each.message.message_id for each in delivered)
+            self._tell_delivered(delivered)
+            raise
+        self._syphon.doubts.settle(each.message.message_id for each in delivered)
+        self._tell_delivered(delivered)
 
     def _unpack(self, batch: Sequence[Received]) -> tuple[list[_Parcel], list[DeadLetter]]:
         now = time.time()
         parcels, letters = [], []
         for received in batch:
             try:
-                message = from_backlog(received.message, now)
-                parcels.append(_Parcel(received, message, diversion_of(received.message)))
+                message, diversion = from_backlog(received.message, now), diversion_of(received.message)
+                in_doubt = diversion.maybe_duplicate or received.again or message.message_id in self._syphon.doubts
+                parcels.append(_Parcel(received, message, diversion, in_doubt))
             except MalformedBacklogMessage as exc:
                 letters.append(DeadLetter(received, exc.reason, exc.description))
         return parcels, letters
@@ -343,6 +402,10 @@ class MessagePump:
             if outcome is not None and outcome.kind is FailureKind.MISSING:
                 outcome = self._declare_and_send_again(parcels[index], self._sender, outcome)
             failures[index] = outcome
+        if self._sender.maybe_twice:
+            for parcel in parcels:
+                parcel.maybe_duplicate |= parcel.message.message_id in self._sender.maybe_twice
+            self._sender.maybe_twice.clear()
         return failures
 
     def _declare(self, parcels: Sequence[_Parcel], sender: Sender) -> list[NamespaceFailure | None]:
@@ -442,11 +505,22 @@ class MessagePump:
         """Put messages behind the others. If there are no others, wait, so that they do not go round and round."""
         if not parcels:
             return
-        receiver.abandon([each.received for each in parcels])
-        for parcel in parcels:
-            self._tell(EventKind.ABANDONED, parcel.received.message)
+        # A copy has lost what the broker knew of the original: that somebody held it before.
+        self._mark(receiver, [each for each in parcels if each.maybe_duplicate])
+        receiver.abandon([each.received for each in parcels if not each.maybe_duplicate])
+        self._tell_abandoned([each for each in parcels if not each.maybe_duplicate])
         if len(parcels) == batch_size:
             self._syphon.stopping.wait(min(max(self._syphon.destinations.next_wake(), 0.1), FIRST_REST))
+
+    def _mark(self, receiver: Receiver, parcels: Sequence[_Parcel]) -> None:
+        """Put messages behind the others that say from now on that the primary may have them."""
+        if parcels:
+            receiver.abandon([each.received for each in parcels], maybe_duplicate=True)
+            self._tell_abandoned(parcels)
+
+    def _tell_abandoned(self, parcels: Sequence[_Parcel]) -> None:
+        for parcel in parcels:
+            self._tell(EventKind.ABANDONED, parcel.received.message)
 
     def _tell_received(self, batch: Sequence[Received]) -> None:
         if self._pairing.anyone_wants(EventKind.RECEIVED_FROM_BACKLOG):
@@ -468,7 +542,7 @@ class MessagePump:
                 size=parcel.received.message.size,
                 seconds=now - parcel.diversion.at,
                 first_attempt=parcel.diversion.first_attempt,
-                maybe_duplicate=parcel.diversion.maybe_duplicate,
+                maybe_duplicate=parcel.maybe_duplicate,
             )
 
     @property

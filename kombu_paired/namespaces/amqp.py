@@ -3,9 +3,11 @@
 Facts this room rests on (RabbitMQ's documentation of confirms, alarms and ``connection.blocked``; measured on 3.10):
 
 * A confirm comes after the broker has taken responsibility for a message, a ``basic.return`` before its confirm.
-* A broker in alarm still takes the message that finds it out, says ``connection.blocked``, and then stops reading from
-  the connection. So a blocked link is known before anything is written to it.
+* A broker in alarm says ``connection.blocked`` to the message that finds it out, and stops reading from the connection.
+  What is written to it nevertheless waits in the socket, and is stored when the alarm is over, whatever has become of
+  the connection.
 * A message to the default exchange that no queue is named after is confirmed and dropped: a probe that stores nothing.
+  So a link that was not in use just now knocks with one before it writes many messages.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +28,7 @@ from kombu.transport import pyamqp
 from kombu_paired.declarations import Declaration, Entity
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
-from kombu_paired.message import Message
+from kombu_paired.message import Message, marked_maybe_duplicate
 from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, DeadLetter, Received, Receiver, Sender
 from kombu_paired.namespaces.deadlines import Deadline, TimelySocket
 from kombu_paired.namespaces.kombu import KombuNamespace, Link, as_dead_letter, message_of, prepare
@@ -35,6 +38,12 @@ __all__ = ("AmqpLink", "AmqpReceiver", "AmqpSender", "kind_of", "make_link", "ma
 
 #: Seconds that the message which finds out about an alarm may take to be confirmed.
 BLOCKED_GRACE = 1.0
+#: Seconds after its last confirm for which a link is known to take messages.
+IN_USE = 1.0
+#: No queue has this name.
+NOWHERE = "kombu-paired.ping"
+#: Messages of a batch that are written before it is looked whether the broker has said something.
+GLANCE = 16
 #: Seconds after a probe's confirm in which ``connection.blocked`` would arrive.
 ALARM_NOTICE = 0.1
 #: Seconds after which a receiver that waits finds out that the broker is silent (twice this, as in AMQP).
@@ -224,9 +233,8 @@ class AmqpLink(Link):
     def _probe_alarm(self, timeout: float) -> None:
         with self.within(timeout):
             self.channel.confirm_select()
-            nowhere = "kombu-paired.ping"
             self.channel.basic_publish_confirm(
-                amqp.Message(""), exchange="", routing_key=nowhere, timeout=timeout, confirm_timeout=timeout
+                amqp.Message(""), exchange="", routing_key=NOWHERE, timeout=timeout, confirm_timeout=timeout
             )
         self.read_for(ALARM_NOTICE)
         if self.blocked:
@@ -250,6 +258,7 @@ class AmqpSender(Sender):
         self.namespace = namespace
         self.link = AmqpLink(namespace)
         self._sequence = 0
+        self._last_confirm = -math.inf
         #: Sequence number -> message that awaits its confirm, in the order of publishing.
         self._awaited: dict[int, Message] = {}
         self._outcomes: dict[int, NamespaceFailure] = {}
@@ -282,15 +291,35 @@ class AmqpSender(Sender):
         try:
             channel = self._open(timeout)
             with self.link.until.within(_left(deadline)):
-                for message in messages:
-                    numbers.append(self._begin(channel, message, True, deadline))
+                self._write(channel, messages, numbers, deadline)
                 self._await_confirms(deadline)
+            if len(numbers) < len(messages):
+                raise BrokerBlocked(self.link.blocked or "was in alarm")
         except NamespaceFailure as failure:
             return [failure] * len(messages)
         except Exception as exc:
             return self._after_broken_batch(exc, messages, numbers, deadline)
         outcomes, self._outcomes = self._outcomes, {}
         return [outcomes.get(number) for number in numbers] if outcomes else [None] * len(numbers)
+
+    def _write(self, channel: Any, messages: Sequence[Message], numbers: list[int], deadline: float) -> None:
+        """Write until the broker is in alarm, and note the numbers of what was written."""
+        if time.monotonic() > self._last_confirm + IN_USE:
+            self._knock(channel, deadline)
+        for message in messages:
+            if len(numbers) % GLANCE == 0:
+                self.link.read_what_is_there()
+            if self.link.blocked:
+                return
+            numbers.append(self._begin(channel, message, True, deadline))
+
+    def _knock(self, channel: Any, deadline: float) -> None:
+        """Find out whether the broker takes messages, with one that nobody gets."""
+        number = self._begin(channel, Message(b"", routing_key=NOWHERE), False, deadline)
+        while number in self._awaited:
+            self.link.connection.drain_events(timeout=_left(deadline))
+            if self.link.blocked:
+                raise BrokerBlocked(self.link.blocked)
 
     def _after_broken_batch(
         self, exc: Exception, messages: Sequence[Message], numbers: list[int], deadline: float
@@ -304,9 +333,11 @@ class AmqpSender(Sender):
             if number is not None and number not in awaited:
                 results.append(outcomes.get(number))
             elif failure.kind.counts:
-                results.append(failure)
+                results.append(failure if number is not None else failure.of_nothing_stored())
             else:
                 results.append(self._alone(message, deadline))
+                if number is not None and results[-1] is None:
+                    self.maybe_twice.add(message.message_id)
         return results
 
     def _alone(self, message: Message, deadline: float) -> NamespaceFailure | None:
@@ -408,6 +439,7 @@ class AmqpSender(Sender):
         self._confirmed(number, multiple, self.namespace.failure(refused))
 
     def _confirmed(self, number: int, multiple: bool, outcome: NamespaceFailure | None) -> None:
+        self._last_confirm = time.monotonic()
         awaited = self._awaited
         numbers = [number]
         if multiple:
@@ -445,6 +477,7 @@ class AmqpSender(Sender):
         self._awaited.clear()
         self._outcomes.clear()
         self._sequence = 0
+        self._last_confirm = -math.inf
 
 
 class AmqpReceiver(Receiver):
@@ -499,7 +532,7 @@ class AmqpReceiver(Receiver):
             headers=properties.pop("application_headers", None) or {},
             properties=properties,
         )
-        return Received(message, raw.delivery_tag)
+        return Received(message, raw.delivery_tag, again=bool(raw.delivery_info.get("redelivered")))
 
     def complete(self, received: Sequence[Received]) -> None:
         with self._failing(), self.link.within(self._timeout):
@@ -520,11 +553,9 @@ class AmqpReceiver(Receiver):
                 self.link.channel.basic_ack(tag)
             self._unsettled.pop(tag, None)
 
-    def abandon(self, received: Sequence[Received]) -> None:
-        self._move([self._again(each.message) for each in received], received)
-
-    def _again(self, message: Message) -> Message:
-        return Message(**{**vars(message), "exchange": "", "routing_key": self.queue})
+    def abandon(self, received: Sequence[Received], *, maybe_duplicate: bool = False) -> None:
+        forms = (marked_maybe_duplicate(each.message) if maybe_duplicate else each.message for each in received)
+        self._move([replace(form, exchange="", routing_key=self.queue) for form in forms], received)
 
     def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
         corpses = [as_dead_letter(letter, self.queue) for letter in letters]

@@ -31,10 +31,12 @@ class Received:
     Attributes:
         message: the stored message; its headers are whatever is in the queue, good or bad.
         token: what the receiver settles it by.
+        again: somebody held it before and is gone without a word; it may have been delivered.
     """
 
     message: Message
     token: Any = field(repr=False)
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,14 @@ class Sender(ABC):
 
     Attributes:
         keeps_exchanges: the link alone knows its exchanges, the broker does not: so do Kombu's virtual transports.
+        maybe_twice: ids of messages that :meth:`send_batch` got through, and may have stored a first time before.
+            Whoever reads them empties it.
     """
 
     keeps_exchanges = False
 
     def __init__(self) -> None:
+        self.maybe_twice: set[str | None] = set()
         self._declared: set[Entity] = set()
         #: What was declared over this link, by what it is about.
         self._said: dict[DeclarationKey, Declaration] = {}
@@ -179,8 +184,13 @@ class Receiver(ABC):
         """They are delivered: remove them."""
 
     @abstractmethod
-    def abandon(self, received: Sequence[Received]) -> None:
-        """Put them back unharmed, behind the others, so that they do not come again at once."""
+    def abandon(self, received: Sequence[Received], *, maybe_duplicate: bool = False) -> None:
+        """Put them back unharmed, behind the others, so that they do not come again at once.
+
+        Arguments:
+            maybe_duplicate: the primary may have them already. Where the broker lets one change a message that goes
+                back, it says so from now on.
+        """
 
     @abstractmethod
     def dead_letter(self, letters: Sequence[DeadLetter]) -> None:

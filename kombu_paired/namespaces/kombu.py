@@ -603,7 +603,7 @@ class KombuReceiver(Receiver):
             for each in received:
                 each.token.ack()
 
-    def abandon(self, received: Sequence[Received]) -> None:
+    def abandon(self, received: Sequence[Received], *, maybe_duplicate: bool = False) -> None:
         with self._failing():
             for each in received:
                 each.token.reject(requeue=True)

@@ -29,7 +29,7 @@ from redis.retry import Retry
 from kombu_paired.declarations import Entity
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
-from kombu_paired.message import Message
+from kombu_paired.message import MAYBE_DUPLICATE, Message, marked_maybe_duplicate
 from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, DeadLetter, Received, Receiver, Sender
 from kombu_paired.namespaces.deadlines import Deadline, TimelySocket, look_up
 from kombu_paired.namespaces.kombu import KombuNamespace, KombuSender, Link, as_dead_letter, prepare, publish
@@ -73,9 +73,14 @@ _FAULTS = (
 
 #: Takes up to ARGV[1] messages from the priority lists KEYS[3..], and locks each under a token that begins with
 #: ARGV[3]. Before that the tokens ARGV[4..] are settled, and what was locked for more than ARGV[2] ms goes back to the
-#: front. Each step begins with what removes, as in the script below: a Redis whose memory is full refuses a script
-#: whose first write may need some, and stops none that has written. What would fail with an error fails before that.
+#: front, marked, since who held it may have delivered it. Each step begins with what removes, as in the script below:
+#: a Redis whose memory is full refuses a script whose first write may need some, and stops none that has written. What
+#: would fail with an error fails before that.
 _RECEIVE = """
+local function marked(item)
+    if string.find(item, '"MARK"', 1, true) then return item end
+    return (string.gsub(item, '"headers": {', '"headers": {"MARK": "true", ', 1))
+end
 redis.call('LLEN', KEYS[3])
 for each = 4, #ARGV do
     redis.call('ZREM', KEYS[1], ARGV[each])
@@ -87,7 +92,7 @@ for _, token in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2
     local item = redis.call('HGET', KEYS[2], token)
     redis.call('ZREM', KEYS[1], token)
     redis.call('HDEL', KEYS[2], token)
-    if item then redis.call('RPUSH', KEYS[3], item) end
+    if item then redis.call('RPUSH', KEYS[3], marked(item)) end
 end
 local taken = {}
 local limit = tonumber(ARGV[1])
@@ -103,7 +108,7 @@ for list = 3, #KEYS do
     end
 end
 return taken
-"""
+""".replace("MARK", MAYBE_DUPLICATE)
 
 #: Removes the locks ARGV[2], ARGV[4], …; what is still held under one goes into the list KEYS[3] by the command
 #: ARGV[1], if there is any, in the form that follows the token, or as it is where that is empty.
@@ -442,8 +447,11 @@ class RedisReceiver(Receiver):
             self._owed += tokens
             raise
 
-    def abandon(self, received: Sequence[Received]) -> None:
-        self._put("LPUSH", self._lists[0], [(each.token, "") for each in received])
+    def abandon(self, received: Sequence[Received], *, maybe_duplicate: bool = False) -> None:
+        def form(message: Message) -> str:
+            return item_of_message(self.link.channel, marked_maybe_duplicate(message)) if maybe_duplicate else ""
+
+        self._put("LPUSH", self._lists[0], [(each.token, form(each.message)) for each in received])
 
     def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
         corpses = [

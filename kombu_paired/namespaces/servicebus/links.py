@@ -530,7 +530,7 @@ class ServiceBusReceiver(Receiver):
     def complete(self, received: Sequence[Received]) -> None:
         self._settle([("complete", each, {}) for each in received])
 
-    def abandon(self, received: Sequence[Received]) -> None:
+    def abandon(self, received: Sequence[Received], *, maybe_duplicate: bool = False) -> None:
         """Kept under lock until no other comes: the service would give them back to us at once, before the others."""
         if received and not self._put_back:
             self._put_back_since = time.monotonic()
