@@ -1,0 +1,124 @@
+"""Every copy too many that a syphon makes is marked: `syphoned` of whoever brings it home says so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kombu import Connection, Queue
+
+from kombu_paired import Pairing, Syphon, pairing_of
+from kombu_paired.events import Event, EventKind
+from kombu_paired.message import Diversion, Message, to_backlog
+from kombu_paired.namespaces import redis as redis_room
+from tests.support.brokers import BrokerNode
+from tests.support.nodes import ROOT
+from tests.support.traffic import assert_backlog_empties, heard, wait_for
+
+ORDERS = Queue("orders")
+A_SYPHON = """
+import sys, time
+from kombu import Connection
+from kombu_paired import Syphon, pairing_of
+connection = Connection(sys.argv[1], transport_options=eval(sys.argv[2]))
+connection.connect()
+Syphon(pairing_of(connection)).start()
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def pairing(primary: BrokerNode, options: dict[str, Any]) -> Iterator[Pairing]:
+    options.update(failover_interval=0, backlog_queue_count=2)
+    with Connection(f"paired+{primary.url}", transport_options=options) as connection:
+        ORDERS(connection.default_channel).declare()
+        yield pairing_of(connection)
+        pairing_of(connection).close()
+
+
+def fill(pairing: Pairing, count: int) -> None:
+    """So many messages wait in the backlog."""
+    sender = pairing.secondary.sender()
+    why = Diversion(time.time(), time.time(), "web-1/1", "unreachable")
+    names = pairing.backlog_queue_names
+    messages = [
+        Message('"x"', "", "orders", None, "application/json", "utf-8", properties={"message_id": f"m{number}"})
+        for number in range(count)
+    ]
+    stored = [to_backlog(each, names[number % len(names)], why) for number, each in enumerate(messages)]
+    assert not any(sender.send_batch(stored, 20))
+    sender.close()
+
+
+def arrived(primary: BrokerNode) -> Counter[str]:
+    """How often each message is in the queue, by its id."""
+    found: list[str] = []
+    with primary.plain() as channel:
+        while (message := ORDERS(channel).get(no_ack=True)) is not None:
+            found.append(message.properties["message_id"])
+    return Counter(found)
+
+
+def unmarked(copies: Counter[str], syphoned: list[Event]) -> set[str]:
+    marked = {event.message_id for event in syphoned if event.maybe_duplicate}
+    return {name for name, times in copies.items() if times > 1 and name not in marked}
+
+
+@pytest.mark.parametrize("broker_kind", ["amqp"], indirect=True)
+def test_an_alarm_while_the_syphon_waits_doubles_nothing_that_it_sends(pairing, primary, secondary):
+    syphon = Syphon(pairing)
+    syphon.start()
+    wait_for(lambda: syphon.primary_works, 10, "the syphon does not start")
+    primary.fill()
+    fill(pairing, 10)
+    wait_for(lambda: not syphon.primary_works, 10, "the syphon does not see the alarm")
+    primary.unfill()
+    assert_backlog_empties(secondary, 20)
+    assert arrived(primary) == Counter({f"m{number}": 1 for number in range(10)})
+
+
+@pytest.mark.parametrize("broker_kind", ["amqp"], indirect=True)
+def test_an_alarm_in_the_middle_of_a_stream(pairing, primary, secondary):
+    fill(pairing, 6000)
+    syphon = Syphon(pairing)
+    with heard(EventKind.SYPHONED) as syphoned:
+        syphon.start()
+        wait_for(lambda: len(syphoned) > 500, 20, "nothing comes home")
+        primary.fill()
+        wait_for(lambda: not syphon.primary_works, 10, "the syphon does not see the alarm")
+        assert len(syphoned) < 6000
+        primary.unfill()
+        assert_backlog_empties(secondary, 30)
+    copies = arrived(primary)
+    assert len(copies) == 6000
+    assert unmarked(copies, syphoned) == set()
+
+
+@pytest.mark.parametrize("broker_kind", ["amqp", "redis"], indirect=True)
+def test_a_syphon_that_is_killed_between_sending_and_settling(pairing, primary, secondary, options, monkeypatch):
+    monkeypatch.setattr(redis_room, "LOCK_SECONDS", 3)
+    fill(pairing, 3000)
+    program = secondary.shorten_locks([]) + A_SYPHON
+    victim = subprocess.Popen(
+        [sys.executable, "-c", program, f"paired+{primary.url}", repr(options)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    try:
+        wait_for(lambda: (primary.depth("orders") or 0) > 500, 30, "nothing comes home")
+    finally:
+        victim.kill()
+        victim.wait()
+    assert secondary.backlog() > 0
+    with heard(EventKind.SYPHONED) as syphoned:
+        Syphon(pairing).start()
+        assert_backlog_empties(secondary, 30)
+    copies = arrived(primary)
+    assert len(copies) == 3000
+    assert unmarked(copies, syphoned) == set()
+    assert len(syphoned) > sum(event.maybe_duplicate for event in syphoned)  # not all of them

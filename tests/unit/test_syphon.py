@@ -1,0 +1,202 @@
+"""The syphon's batches: what becomes of a message whose send ended without an answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kombu_paired import Syphon
+from kombu_paired.errors import NamespaceFailure
+from kombu_paired.events import Event, EventKind
+from kombu_paired.failures import FailureKind
+from kombu_paired.message import Diversion, Message, marked_maybe_duplicate, to_backlog
+from kombu_paired.namespaces.base import DeadLetter, Received, Receiver
+from kombu_paired.options import PairedNamespaceOptions
+from kombu_paired.pairing import Pairing
+from kombu_paired.syphon import MISSING_GRACE, MOST_DOUBTS, Destinations, Doubts, MessagePump
+from tests.unit.test_pairing import Clock, ScriptedNamespace
+
+QUEUE = "contoso/x-servicebus-transfer/0"
+AWAY = [FailureKind.UNREACHABLE, FailureKind.TIMEOUT]
+
+
+class Backlog(Receiver):
+    """Hands out copies of what it has, and notes what becomes of them."""
+
+    def __init__(self, *, can_mark: bool = True) -> None:
+        self.can_mark = can_mark
+        self.waiting: list[Message] = []
+        self.completed: list[str] = []
+        self.abandoned: list[str] = []
+        self.marked: list[str] = []
+        self.dead: list[str] = []
+        self.failure: NamespaceFailure | None = None
+
+    def receive(self, limit: int = 100, timeout: float = 0) -> list[Received]:
+        batch, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        return [Received(each, each.message_id) for each in batch]
+
+    def complete(self, received: Sequence[Received]) -> None:
+        if self.failure and received:
+            raise self.failure
+        self.completed += [each.token for each in received]
+
+    def abandon(self, received: Sequence[Received], *, maybe_duplicate: bool = False) -> None:
+        if self.failure and received:
+            raise self.failure
+        (self.marked if maybe_duplicate else self.abandoned).extend(each.token for each in received)
+        change = marked_maybe_duplicate if maybe_duplicate and self.can_mark else replace
+        self.waiting += [change(each.message) for each in received]
+
+    def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
+        self.dead += [letter.received.token for letter in letters]
+
+    def interrupt(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Trip:
+    """A pump, the two ends of its way, and what it tells."""
+
+    def __init__(self, **backlog: Any) -> None:
+        self.primary = ScriptedNamespace("primary")
+        self.pairing = Pairing(
+            "contoso",
+            PairedNamespaceOptions(secondary="scripted://secondary", backlog_queue_count=1),
+            self.primary,
+            ScriptedNamespace("secondary"),
+        )
+        self.events: list[Event] = []
+        self.pairing.events.listen(self.events.append)
+        self.syphon = Syphon(self.pairing, poll=1)
+        self.syphon.stopping.wait = lambda timeout=None: False  # type: ignore[method-assign]
+        self.pump = MessagePump(self.syphon, QUEUE)
+        self.backlog = Backlog(**backlog)
+
+    def put(self, *names: str, exchange: str = "", routing_key: str = "orders") -> None:
+        why = Diversion(time.time(), time.time(), "web-1/1", "unreachable")
+        for name in names:
+            message = Message("{}", exchange, routing_key, properties={"message_id": name})
+            self.backlog.waiting.append(to_backlog(message, QUEUE, why))
+
+    def move(self, *answers: NamespaceFailure | None, again: bool = False) -> None:
+        self.syphon._primary_works.set()
+        self.primary.script = list(answers)
+        batch = [replace(each, again=again) for each in self.backlog.receive()]
+        self.pump._move(self.backlog, batch)
+
+    def failure(self, kind: FailureKind, **facts: Any) -> NamespaceFailure:
+        return self.primary.failure(kind, **facts)
+
+    def came_home(self) -> dict[str | None, bool]:
+        """Message id -> whether its last ``syphoned`` said that it may be a duplicate."""
+        return {each.message_id: each.maybe_duplicate for each in self.events if each.kind is EventKind.SYPHONED}
+
+
+@pytest.fixture
+def trip() -> Iterator[Trip]:
+    made = Trip()
+    yield made
+    made.pairing.close()
+
+
+@pytest.mark.parametrize("whole_namespace", [True, False])
+@pytest.mark.parametrize("kind", [*AWAY, FailureKind.FAULT])
+def test_only_what_was_sent_without_an_answer_is_marked(trip: Trip, kind: FailureKind, whole_namespace: bool) -> None:
+    trip.put("delivered", "uncertain", "unsent")
+    uncertain = trip.failure(kind, maybe_stored=True, whole_namespace=whole_namespace)
+    trip.move(None, uncertain, uncertain.of_nothing_stored())
+
+    assert trip.backlog.completed == ["delivered"]
+    assert trip.backlog.marked == ["uncertain"]  # before the link is closed, and the rest goes back with it
+
+    trip.backlog.waiting.clear()
+    trip.put("unsent")
+    trip.backlog.waiting.append(marked_maybe_duplicate(to_backlog(*_uncertain())))
+    trip.syphon.destinations = Destinations()
+    trip.move()
+    assert trip.came_home() == {"delivered": False, "unsent": False, "uncertain": True}
+
+
+def _uncertain() -> tuple[Message, str, Diversion]:
+    why = Diversion(time.time(), time.time(), "web-1/1", "unreachable")
+    return Message("{}", "", "orders", properties={"message_id": "uncertain"}), QUEUE, why
+
+
+@pytest.mark.parametrize("kind", AWAY)
+def test_where_the_backlog_cannot_be_marked_the_process_keeps_it_in_mind(kind: FailureKind) -> None:
+    trip = Trip(can_mark=False)
+    trip.put("a")
+    trip.move(trip.failure(kind, maybe_stored=True))
+    assert "x-paired-maybe-duplicate" not in trip.backlog.waiting[0].headers
+    trip.move()
+    assert trip.came_home() == {"a": True}
+    trip.put("a")
+    trip.move()
+    assert trip.came_home() == {"a": False}  # another message of this id, sent by hand
+    trip.pairing.close()
+
+
+def test_a_secondary_that_is_away_when_it_should_be_told_leaves_it_to_the_process(trip: Trip) -> None:
+    trip.put("delivered", "uncertain")
+    waiting = list(trip.backlog.waiting)
+    trip.backlog.failure = NamespaceFailure(FailureKind.UNREACHABLE, "secondary", ConnectionError())
+    with pytest.raises(NamespaceFailure):
+        trip.move(None, trip.failure(FailureKind.TIMEOUT, maybe_stored=True))
+
+    trip.backlog.failure, trip.backlog.waiting = None, waiting  # neither of them was settled
+    assert trip.came_home() == {"delivered": False}
+    trip.move()
+    assert trip.came_home() == {"delivered": True, "uncertain": True}
+
+
+def test_what_somebody_held_before_who_is_gone_may_be_there_twice(trip: Trip) -> None:
+    trip.put("a", "b")
+    trip.syphon.destinations.failed(trip_entity := Message("{}", "", "orders").entity)
+    trip.move(again=True)
+    assert trip.backlog.marked == ["a", "b"]  # the broker does not know it of a copy
+    trip.syphon.destinations.worked(trip_entity)
+    trip.move()
+    assert trip.came_home() == {"a": True, "b": True}
+
+
+def test_what_was_sent_a_second_time_within_a_batch_says_so(trip: Trip) -> None:
+    trip.put("a", "b")
+    trip.pump._sender = trip.primary.sender()
+    trip.pump._sender.maybe_twice.add("b")
+    trip.move()
+    assert trip.came_home() == {"a": False, "b": True}
+    assert trip.pump._sender.maybe_twice == set()
+
+
+def test_a_message_that_was_marked_before_is_not_copied_again(trip: Trip) -> None:
+    trip.backlog.waiting.append(marked_maybe_duplicate(to_backlog(*_uncertain())))
+    trip.move(trip.failure(FailureKind.UNREACHABLE, maybe_stored=True))
+    assert (trip.backlog.marked, trip.backlog.abandoned) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("exchange", "dead"), [("celery_delayed_27", []), ("shop_celery_delayed_27", []), ("news", ["a"])]
+)
+def test_what_only_workers_declare_waits_for_one(trip: Trip, exchange: str, dead: list[str]) -> None:
+    clock = Clock()
+    trip.syphon.destinations = Destinations(clock)
+    trip.put("a", exchange=exchange, routing_key="0." * 28 + "orders")
+    for _ in range(2):
+        trip.move(trip.failure(FailureKind.MISSING))
+        clock.now += MISSING_GRACE
+    assert trip.backlog.dead == dead
+
+
+def test_doubts_have_an_end() -> None:
+    doubts = Doubts()
+    doubts.add(str(number) for number in range(MOST_DOUBTS + 1))
+    assert "0" not in doubts
+    assert "1" in doubts
+    doubts.settle(["1"])
+    assert "1" not in doubts
