@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 from celery import signals
 
 import kombu_paired.namespaces.redis
+from tests.battle.calling import call
 from tests.battle.ledger import Pen
 from tests.support.shop import app
 
 assert hasattr(kombu_paired.namespaces.redis, "LOCK_SECONDS")
 kombu_paired.namespaces.redis.LOCK_SECONDS = int(float(os.environ["BATTLE_LOCK_SECONDS"]))
 
+_numbers = itertools.count(1)
 pen = Pen(os.environ["BATTLE_FACTS"], os.environ["BATTLE_ACTOR"])
 
 
@@ -25,9 +28,12 @@ pen = Pen(os.environ["BATTLE_FACTS"], os.environ["BATTLE_ACTOR"])
     reject_on_worker_lost=True,
     ignore_result=not app.conf.result_backend,
 )
-def work(self: Any, seconds: float) -> None:
-    """Take some time."""
+def work(self: Any, seconds: float, calls: bool = False) -> None:
+    """Take some time, and call another task first if told to."""
     pen.write("began", id=self.request.id)
+    if calls:
+        id = f"{pen.actor}-{os.getpid()}-{next(_numbers)}"
+        call(pen, id, lambda: work.apply_async((seconds,), task_id=id))
     time.sleep(seconds)
     pen.write("ended", id=self.request.id)
 

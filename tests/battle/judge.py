@@ -90,11 +90,13 @@ def _was_hit(record: Record, side: str, call: Call) -> bool:
     """Whether this side was under a fault, for the caller, at some moment of the call."""
     until = call.at + (call.seconds or 0.0)
     grace = record.send_timeout + RECOVERY
-    return any(_concerns_producers(harm, side) and harm.overlaps(call.at, until, grace) for harm in record.harms)
+    return any(_concerns(harm, side, call.actor) and harm.overlaps(call.at, until, grace) for harm in record.harms)
 
 
-def _concerns_producers(harm: Harm, side: str) -> bool:
-    return harm.side == side and not harm.target.startswith("worker>")
+def _concerns(harm: Harm, side: str, actor: str) -> bool:
+    """Whether it hit this side, or this actor's way to it."""
+    who, way, _ = harm.target.rpartition(">")
+    return harm.side == side and (not way or actor.startswith(who))
 
 
 def _lasted(call: Call) -> float:

@@ -130,11 +130,11 @@ class Pen:
 
     def __init__(self, folder: str | os.PathLike[str], actor: str) -> None:
         self._folder = Path(folder)
-        self._actor = actor
+        self.actor = actor
 
     def write(self, fact: str, **values: Any) -> None:
-        line = {"fact": fact, "at": time.monotonic(), "actor": self._actor, "pid": os.getpid(), **values}
-        path = self._folder / f"{self._actor}-{os.getpid()}.facts"
+        line = {"fact": fact, "at": time.monotonic(), "actor": self.actor, "pid": os.getpid(), **values}
+        path = self._folder / f"{self.actor}-{os.getpid()}.facts"
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(file, json.dumps(line).encode() + b"\n")

@@ -10,65 +10,39 @@ import random
 import signal
 import threading
 import time
-from typing import Any
 
 from tests.battle.app import pen, work
+from tests.battle.calling import call
 
 THREADS = 2
-#: Seconds between two looks at the machine, and for which a forked child calls.
-TICK, CHILD_CALLS = 0.01, 3.0
-
-
-class Noise:
-    """How much of the time was the machine's: a thread sleeps, and sees by how much it overslept."""
-
-    def __init__(self) -> None:
-        self.total = 0.0
-        self.is_over = False
-        threading.Thread(target=self._run, name="noise", daemon=True).start()
-
-    def _run(self) -> None:
-        while not self.is_over:
-            began = time.monotonic()
-            time.sleep(TICK)
-            self.total += max(time.monotonic() - began - 2 * TICK, 0.0)
+#: Which part of the tasks calls another one.
+RELAYED = 0.1
+#: Seconds for which a forked child calls.
+CHILD_CALLS = 3.0
 
 
 class Caller(threading.Thread):
-    def __init__(self, number: int, noise: Noise, stop: threading.Event, pause: float, task_seconds: float) -> None:
+    def __init__(self, number: int, stop: threading.Event, pause: float, task_seconds: float) -> None:
         super().__init__(name=f"caller{number}")
         self._prefix = f"{os.environ['BATTLE_ACTOR']}-{os.getpid()}-{number}"
-        self._noise, self._stop_calling = noise, stop
+        self._stop_calling = stop
         self._pause, self._task_seconds = pause, task_seconds
 
     def run(self) -> None:
         count = 0
         while not self._stop_calling.is_set():
             count += 1
-            self._call(f"{self._prefix}-{count}")
+            self._call(f"{self._prefix}-{count}", random.uniform(0.0, self._task_seconds))
             self._stop_calling.wait(random.uniform(0.5, 1.5) * self._pause)
 
-    def _call(self, id: str) -> None:
-        pen.write("called", id=id)
-        noise, began = self._noise.total, time.monotonic()
-
-        def took() -> dict[str, float]:
-            return {"seconds": time.monotonic() - began, "noise": self._noise.total - noise}
-
-        try:
-            work.apply_async((random.uniform(0.0, self._task_seconds),), task_id=id)
-        except Exception as error:
-            text = f"{type(error).__module__}.{type(error).__name__}({str(error)[:300]})"
-            pen.write("raised", id=id, error=text, **took())
-        else:
-            pen.write("returned", id=id, **took())
+    def _call(self, id: str, seconds: float) -> None:
+        call(pen, id, lambda: work.apply_async((seconds, random.random() < RELAYED), task_id=id))
 
 
-def call(stop: threading.Event) -> list[Caller]:
+def start_calling(stop: threading.Event) -> list[Caller]:
     """Threads that call until they are stopped; new ones, after a fork."""
-    noise = Noise()
     pause, task_seconds = (float(os.environ[name]) for name in ("BATTLE_PAUSE", "BATTLE_TASK_SECONDS"))
-    callers = [Caller(i, noise, stop, THREADS * pause, task_seconds) for i in range(THREADS)]
+    callers = [Caller(i, stop, THREADS * pause, task_seconds) for i in range(THREADS)]
     for caller in callers:
         caller.start()
     return callers
@@ -78,9 +52,9 @@ def main() -> None:
     stop, must_fork = threading.Event(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGUSR1, lambda *_: must_fork.set())
-    callers = call(stop)
+    callers = start_calling(stop)
     pen.write("started")
-    children: list[Any] = []
+    children: list[int] = []
     while not stop.is_set():
         if must_fork.is_set():
             must_fork.clear()
@@ -100,7 +74,7 @@ def child() -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     pen.write("started")
-    callers = call(stop)
+    callers = start_calling(stop)
     stop.wait(CHILD_CALLS)
     stop.set()
     for caller in callers:

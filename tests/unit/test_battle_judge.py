@@ -91,6 +91,11 @@ def test_the_way_of_a_worker_is_no_concern_of_a_producer():
     assert raised([BOTH_DOWN[0], Harm("cut", "worker>secondary", 9.0, 12.0)]) == ["raised"]
 
 
+def test_the_way_of_a_producer_is_no_concern_of_a_task_that_calls():
+    assert raised(BOTH_DOWN, actor="worker1") == ["raised"]
+    assert raised([BOTH_DOWN[0], Harm("cut", "worker>secondary", 9.0, 12.0)], actor="worker1") == []
+
+
 def test_a_node_is_its_side():
     assert raised([Harm("kill", "primary/2", 9.0, 12.0), BOTH_DOWN[1]]) == []
 
