@@ -24,12 +24,19 @@ from tests.battle.plan import PAIRS, POOLS, Plan, make_plan
 
 #: What CI plays: seed, pair, pool. About five minutes on two cores, in two lanes.
 CI: tuple[tuple[int, str, str], ...] = (
-    (1, "rabbitmq+rabbitmq", "prefork"),
-    (2, "redis+redis", "prefork"),
-    (3, "rabbitmq+redis", "threads"),
-    (4, "redis+rabbitmq", "gevent"),
-    (5, "redis+redis", "threads"),
-    (6, "rabbitmq+redis", "gevent"),
+    (1, "cluster+redis", "threads"),
+    (2, "rabbitmq+rabbitmq", "prefork"),
+    (3, "rabbitmq+rabbitmq", "gevent"),
+    (4, "rabbitmq+redis", "threads"),
+    (5, "rabbitmq+redis", "prefork"),
+    (6, "redis+rabbitmq", "prefork"),
+    (7, "redis+rabbitmq", "threads"),
+    (8, "redis+redis", "prefork"),
+    (9, "redis+redis", "threads"),
+    (10, "redis+redis", "gevent"),
+    (11, "sentinel+redis", "prefork"),
+    (12, "servicebus+servicebus", "threads"),
+    (13, "servicebus+servicebus", "gevent"),
 )
 
 
