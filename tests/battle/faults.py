@@ -81,6 +81,7 @@ def _disk_full(node: BrokerNode) -> Iterator[None]:
         broker.erl("rabbit_disk_monitor:set_disk_free_limit(1000000)")
     elif isinstance(broker, LocalRedis):
         in_the_way = broker.folder / "dump.rdb" / "in the way"
+        in_the_way.parent.unlink(missing_ok=True)
         in_the_way.mkdir(parents=True)
         try:
             broker.command("CONFIG", "SET", "save", "3600 1")
