@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -53,8 +55,16 @@ def _begin_lane(folder: str, count: Any) -> None:
         count.value += 1
         number = count.value
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # inherited: a producer told to fork before it can does not die of it
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     _arena = Arena(Path(folder) / f"brokers-{number}")
     util.Finalize(None, _arena.close, exitpriority=10)
+
+
+def _end_with(parent: int) -> None:
+    """However the parent ended: what this lane has started dies with it."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def _play_one(plan: Plan, folder: str, keep: bool) -> Outcome:
