@@ -637,7 +637,8 @@ class Pairing:
                 last = self._try_secondary(call, failure)
         if last is None:
             return
-        self._emit_message(EventKind.BACKLOG_UNAVAILABLE, call.message, call.started, failure=last)
+        doubt = call.maybe_stored  # and the caller may well send it again, with the same id
+        self._emit_message(EventKind.BACKLOG_UNAVAILABLE, call.message, call.started, failure=last, doubt=doubt)
         raise BacklogUnavailable(self._both(failure, last)) from last.cause
 
     def _is_worth_a_try(self, call: _Call, tried: _Try | None) -> bool:
@@ -649,7 +650,7 @@ class Pairing:
     def _taken_after_all(self, call: _Call) -> None:
         entity = call.message.entity
         self._note(entity, self.circuits.restored(entity), detail="by a message that it took")
-        self._emit_message(EventKind.SENT, call.message, call.started, route="primary")
+        self._emit_message(EventKind.SENT, call.message, call.started, route="primary", doubt=call.maybe_stored)
 
     def _try_secondary(self, call: _Call, why: NamespaceFailure | None) -> NamespaceFailure | None:
         """Store it in the backlog; the failure if that is not possible."""
@@ -883,6 +884,7 @@ class Pairing:
         *,
         failure: NamespaceFailure | None = None,
         route: str = "",
+        doubt: bool = False,
     ) -> None:
         if self.anyone_wants(kind):
             self.emit(
@@ -894,6 +896,7 @@ class Pairing:
                 failure=failure.kind.value if failure else None,
                 seconds=self._wall_clock() - started,
                 first_attempt=started,
+                maybe_duplicate=doubt,
                 detail=str(failure) if failure else "",
             )
 

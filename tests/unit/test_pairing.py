@@ -478,6 +478,17 @@ def test_both_down_names_both_failures_and_pulls_nothing(world: World) -> None:
     assert len(world.secondary.stored) == 1
 
 
+def test_a_call_that_raised_in_doubt_says_so_since_its_caller_may_send_it_again(world: World) -> None:
+    world.pairing.open()
+    world.secondary.always = world.secondary.failure(FailureKind.UNREACHABLE, whole_namespace=True)
+    for maybe_stored in (True, False):
+        world.primary.always = world.primary.failure(FailureKind.TIMEOUT, maybe_stored=maybe_stored)
+        with pytest.raises(BacklogUnavailable):
+            world.send()
+    raised = [event for event in world.events if event.kind is EventKind.BACKLOG_UNAVAILABLE]
+    assert [event.maybe_duplicate for event in raised] == [True, False]
+
+
 # -- nobody raises on what was known before ---------------------------------------------------------------------------
 
 
