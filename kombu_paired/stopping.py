@@ -1,11 +1,11 @@
-"""Whether the Celery worker around us was told to stop, so that nothing keeps it waiting."""
+"""Whether it is a Celery worker that waits, and whether it was told to stop, so that nothing keeps it waiting."""
 
 from __future__ import annotations
 
 import sys
 import time
 
-__all__ = ("STOP_CHECK", "sleep_unless_worker_stops", "worker_is_told_to_stop")
+__all__ = ("STOP_CHECK", "is_worker_itself", "sleep_unless_worker_stops", "worker_is_told_to_stop")
 
 #: Seconds between two looks.
 STOP_CHECK = 0.2
@@ -26,3 +26,21 @@ def sleep_unless_worker_stops(seconds: float) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0 and not worker_is_told_to_stop():
         time.sleep(min(left, STOP_CHECK))
+
+
+def is_worker_itself() -> bool:
+    """Whether a Celery worker calls, on its own account: not a task in it, nor a program that looks at one.
+
+    A worker is there to wait for its broker; whoever else asks for something wants an answer. Celery tells a transport
+    no more than any other program does, so its frames are looked for on the stack, after a failure and not before.
+    """
+    worker, pidbox = sys.modules.get("celery.worker.worker"), sys.modules.get("celery.worker.pidbox")
+    if worker is None or pidbox is None or sys.modules["celery"].current_task:
+        return False
+    own = {worker.WorkController.start.__code__, pidbox.gPidbox.loop.__code__}
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_bootstrap":  # a pool's process has its worker's stack below
+        if frame.f_code in own:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

@@ -25,13 +25,15 @@ Transport Options
 Sending and consuming are apart. Messages and declarations go to the pairing, which has connections of its own and
 works while the primary is away. Consuming goes through the primary's own transport (Kombu's, or the one that
 :data:`kombu_paired.namespaces.kombu.PROFILES` names), over a connection that is opened by the first call that only a
-consumer makes; while the primary is away that call waits for it.
+consumer makes; while the primary is away that call of a worker waits for it.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import math
+import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,6 +50,7 @@ from kombu.transport.virtual.base import queue_declare_ok_t
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, stop_any, wait_random_exponential
 from tenacity.stop import stop_base
 
+from kombu_paired.bounded import bounded
 from kombu_paired.errors import BacklogUnavailable, ConfigurationError, NamespaceFailure, PrimaryUnavailable
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
@@ -62,15 +65,18 @@ from kombu_paired.options import (
 from kombu_paired.pairing import Pairing, inherit, shared
 from kombu_paired.secrets import shown_url, split_urls
 from kombu_paired.showing import PREFIX, teach_celery
-from kombu_paired.stopping import sleep_unless_worker_stops, worker_is_told_to_stop
+from kombu_paired.stopping import is_worker_itself, sleep_unless_worker_stops, worker_is_told_to_stop
 from kombu_paired.syphon import Syphon
 
 __all__ = ("Channel", "Connection", "PublishBatch", "Transport", "pairing_of")
 
 logger = logging.getLogger(__name__)
 
-#: Seconds a consumer's call waits for the primary before it raises: one line a minute in a worker's log.
-CONSUMER_PATIENCE = 60.0
+#: Seconds a worker waits for the primary before it raises: one line a minute in its log.
+WORKER_PATIENCE = 60.0
+#: Seconds that all others spend on connecting, if the connection has no ``connect_timeout``, and their pause within
+#: those: Kombu's own figures.
+PATIENCE, PAUSE = 5.0, 2.0
 #: Seconds that closing the consumer's connection may take per answer of the broker.
 GOODBYE = 1.0
 #: Seconds per answer once it is known that none comes.
@@ -249,33 +255,57 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
             )
         return self._consumer_client.transport
 
-    def connect_to_primary(self) -> Any:
+    def connect_to_primary(self, timeout: float | None = None) -> Any:
         """A connection of the primary's own transport.
 
-        Waits, with growing pauses, while the primary is away: at most CONSUMER_PATIENCE, or until the Celery worker
-        that waits is told to stop.
+        A Celery worker waits, with growing pauses, while the primary is away: at most WORKER_PATIENCE, or until it is
+        told to stop. All others get the patience of a plain connection, which tries again after a pause for as long
+        as ``connect_timeout`` says; the caller's ``timeout`` may make it shorter.
 
         Raises:
+            PrimaryUnavailable: somebody else than a worker waited in vain.
             Exception: what the plain transport raises when it cannot connect.
         """
-        pairing = self.pairing
-        is_away: Callable[[BaseException], bool] = lambda exc: pairing.primary.kind_of(exc).counts  # noqa: E731
+        if is_worker_itself():
+            return self._wait_for_primary()
+        deadline = time.monotonic() + min(timeout or math.inf, self.client.connect_timeout or PATIENCE)
+        while True:
+            try:
+                return self._connect_to_primary_once(deadline)
+            except Exception as exc:
+                if not self._is_away(exc):
+                    raise
+                if time.monotonic() + PAUSE > deadline:
+                    label = self.pairing.primary.label
+                    raise PrimaryUnavailable(f"{label} is away: {type(exc).__name__}: {exc}") from exc
+            time.sleep(PAUSE)
+
+    def _wait_for_primary(self) -> Any:
         waiting = Retrying(
-            retry=retry_if_exception(is_away),
+            retry=retry_if_exception(self._is_away),
             wait=wait_random_exponential(multiplier=0.5, max=5.0),
-            stop=stop_any(stop_after_delay(CONSUMER_PATIENCE), _StopIfWorkerStops()),
+            stop=stop_any(stop_after_delay(WORKER_PATIENCE), _StopIfWorkerStops()),
             sleep=sleep_unless_worker_stops,
             before_sleep=self._say_once_that_it_waits,
             reraise=True,
         )
         return waiting(self._connect_to_primary_once)
 
-    def _connect_to_primary_once(self) -> Any:
-        """Try each address of the primary once."""
+    def _is_away(self, exc: BaseException) -> bool:
+        return self.pairing.primary.kind_of(exc).counts
+
+    def _connect_to_primary_once(self, deadline: float | None = None) -> Any:
+        """Try each address of the primary once, and until the deadline if there is one."""
         for tried in itertools.count(1):
             driver = self.primary_transport
             try:
-                connection = driver.establish_connection()
+                if deadline is None:
+                    connection = driver.establish_connection()
+                else:
+                    left = max(deadline - time.monotonic(), 0.05)
+                    connection = bounded(
+                        driver.establish_connection, left, "connecting to the primary", too_late=driver.close_connection
+                    )
                 break
             except Exception as exc:
                 self.pairing.primary.secrets.scrub(exc)
@@ -319,7 +349,7 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         return connection.connected
 
     def drain_events(self, connection: Connection, **kwargs: Any) -> Any:
-        primary = connection.require_primary()  # first: waiting for it may exchange the transport
+        primary = connection.require_primary(kwargs.get("timeout"))  # first: waiting may exchange the transport
         return self.primary_transport.drain_events(primary, **kwargs)
 
     def register_with_event_loop(self, connection: Connection, loop: Any) -> None:
@@ -402,10 +432,10 @@ class Connection:
         self._channels.append(channel)
         return channel
 
-    def require_primary(self) -> Any:
-        """The primary's own connection; waits for the primary if it is away."""
+    def require_primary(self, timeout: float | None = None) -> Any:
+        """The primary's own connection; a worker waits for the primary if it is away."""
         if self.primary is None:
-            self.primary = self.transport.connect_to_primary()
+            self.primary = self.transport.connect_to_primary(timeout)
         return self.primary
 
     def drain_events(self, **kwargs: Any) -> Any:
@@ -596,7 +626,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
     # -- consuming ----------------------------------------------------------------------------------------------
 
     def primary_channel(self) -> Any:
-        """The channel of the primary's own transport; waits for the primary if it is away."""
+        """The channel of the primary's own transport; a worker waits for the primary if it is away."""
         if self._primary is None:
             if self.connection is None:
                 raise ConnectionError("the channel is closed")  # Celery ignores connection errors while it cleans up
