@@ -11,7 +11,7 @@
         ├── BacklogUnavailable      the primary failed, and no backlog queue took the message
         ├── NamespaceUnauthorized   wrong key or no rights: diverting would hide it
         ├── MessageTooLarge         fits neither the primary nor, compressed, the backlog
-        ├── PrimaryUnavailable      not tried: the primary is known to be away, and the message may not wait
+        ├── PrimaryUnavailable      the primary is away, and this may not wait: a transient message, or a question to it
         ├── ResultsUnavailable      the result backend is away, and this call cannot do without it
         └── PairingClosed           the pairing was closed or faulted
 
@@ -130,7 +130,7 @@ class MessageTooLarge(SendError):
 
 
 class PrimaryUnavailable(SendError):
-    """A transient message (delivery mode 1) was not sent, since the primary is known to be away."""
+    """The primary is away, so a transient message was not sent, or a question that only it can answer has no answer."""
 
 
 class ResultsUnavailable(SendError):

@@ -1,0 +1,203 @@
+"""Only a worker waits for a primary that is away; everybody else has the patience of a plain connection."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import threading
+import time
+
+import pytest
+from celery import Celery, current_task
+from celery.apps.worker import Worker
+from celery.contrib.testing.worker import TestWorkController
+from celery.worker.pidbox import gPidbox
+from celery.worker.worker import WorkController
+from kombu import Connection, Consumer, Queue
+from kombu.exceptions import OperationalError
+
+from kombu_paired import transport
+from kombu_paired.errors import PrimaryUnavailable
+from kombu_paired.stopping import is_worker_itself
+
+
+class Blueprint:
+    """In the place of a worker's own: does one thing when the worker starts."""
+
+    def __init__(self, action):
+        self.action = action
+        self.answer = None
+
+    def start(self, parent):
+        self.answer = self.action()
+
+
+def in_worker(action, kind=WorkController):
+    """What an action answers that is done where a worker's consumer runs."""
+    worker = object.__new__(kind)
+    worker.blueprint = Blueprint(action)
+    worker.ready_callback = lambda **kwargs: None
+    WorkController.start(worker)
+    return worker.blueprint.answer
+
+
+def in_thread(action):
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(action()))
+    thread.start()
+    thread.join()
+    return answers[0]
+
+
+def in_fork(action):
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
+    process = fork.Process(target=lambda: theirs.send(action()))
+    process.start()
+    answer = ours.recv()
+    process.join()
+    return answer
+
+
+def in_task(action):
+    app = Celery("shop", set_as_current=False)
+    answer = app.task(action, name="look").apply().get()
+    assert not current_task
+    return answer
+
+
+def test_a_worker_is_told_apart_from_its_tasks_and_its_pool():
+    assert in_worker(is_worker_itself) is True
+    assert in_worker(lambda: in_task(is_worker_itself)) is False  # solo
+    assert in_worker(lambda: in_thread(is_worker_itself)) is False  # threads
+    assert in_worker(lambda: in_fork(is_worker_itself)) is False  # prefork
+    assert in_thread(lambda: in_worker(is_worker_itself)) is True  # celery.contrib.testing
+    assert in_fork(lambda: in_worker(is_worker_itself)) is True
+    assert is_worker_itself() is False
+
+
+def test_the_greenlet_that_listens_to_remote_control_belongs_to_the_worker():
+    box, seen = object.__new__(gPidbox), []
+
+    class Node:
+        def connection_for_read(self):
+            seen.append(is_worker_itself())
+            raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        box.loop(Node())
+    assert seen == [True]
+
+
+def test_every_worker_of_celerys_starts_as_the_one_that_is_looked_for():
+    assert Worker.start is WorkController.start
+    assert issubclass(TestWorkController, WorkController)
+    assert "start" not in vars(TestWorkController) or "super" in TestWorkController.start.__code__.co_names
+
+
+# -- what it is for ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["redis", "amqp"])
+def dead(request):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"paired+{request.param}://127.0.0.1:{taken.getsockname()[1]}//"
+
+
+@pytest.fixture
+def silent():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(9)
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture(autouse=True)
+def short_pause(monkeypatch):
+    monkeypatch.setattr(transport, "PAUSE", 0.1)
+
+
+def connect(url, **arguments):
+    options = {
+        "secondary": "memory://spare",
+        "allow_unsafe_secondary": True,
+        "send_timeout": 0.3,
+        "ping_interval": 1800,
+    }
+    return Connection(url, transport_options=options, **{"connect_timeout": 0.3, **arguments})
+
+
+def drain(connection, timeout=1.0):
+    with Consumer(connection, [Queue("q")]):
+        connection.drain_events(timeout=timeout)
+
+
+ASKING = {
+    "get": lambda connection: Queue("q")(connection.channel()).get(),
+    "simple queue": lambda connection: connection.SimpleQueue("q").get(timeout=1),
+    "purge": lambda connection: Queue("q")(connection.channel()).purge(),
+    "consumer": drain,
+}
+
+
+def seconds_of(action, *arguments):
+    started = time.monotonic()
+    with pytest.raises(OperationalError) as caught:
+        action(*arguments)
+    return time.monotonic() - started, caught.value
+
+
+@pytest.mark.parametrize("asking", ASKING)
+def test_a_program_gets_its_answer_soon_when_the_primary_refuses(dead, asking):
+    seconds, error = seconds_of(ASKING[asking], connect(dead))
+    assert seconds < 5
+    assert isinstance(error, PrimaryUnavailable)
+    assert "is away: Connection" in str(error)
+
+
+@pytest.mark.parametrize("kind", ["redis", "amqp"])
+def test_and_when_it_is_silent(silent, kind):
+    seconds, _ = seconds_of(ASKING["get"], connect(f"paired+{kind}://{silent}"))
+    assert seconds < 5
+
+
+@pytest.mark.parametrize("kind", ["redis", "amqp"])
+def test_and_when_its_name_is_not_found_out(monkeypatch, kind):
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: time.sleep(20))
+    seconds, _ = seconds_of(ASKING["get"], connect(f"paired+{kind}://hang.example"))
+    assert seconds < 5
+
+
+def test_the_callers_own_time_limit_holds(silent):
+    connection = connect(f"paired+redis://{silent}", connect_timeout=20)
+    seconds, _ = seconds_of(lambda: connection.connection.drain_events(timeout=0.3))
+    assert seconds < 5
+
+
+def test_remote_control_that_is_asked_in_vain_says_so_in_its_time(dead):
+    app = Celery("shop", broker=dead, set_as_current=False)
+    app.conf.update(
+        broker_connection_timeout=0.3,
+        broker_transport_options=connect(dead).transport_options,
+    )
+    seconds, _ = seconds_of(lambda: app.control.inspect(timeout=0.3).ping())
+    assert seconds < 5
+
+
+def test_a_worker_waits_with_growing_pauses(dead, monkeypatch):
+    monkeypatch.setattr(transport, "WORKER_PATIENCE", 1.0)
+    paired = connect(dead).transport
+    tries = []
+    connect_once = paired._connect_to_primary_once
+    monkeypatch.setattr(paired, "_connect_to_primary_once", lambda: tries.append(1) or connect_once())
+
+    def connect_in_vain():
+        with pytest.raises(paired.connection_errors):
+            paired.connect_to_primary()
+        return True
+
+    started = time.monotonic()
+    assert in_worker(connect_in_vain)
+    assert time.monotonic() - started >= 0.5
+    assert len(tries) > 2
