@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         SendError,
     )
     from kombu_paired.failures import FailureKind
+    from kombu_paired.health_check import Health, health
     from kombu_paired.options import PairedNamespaceOptions
     from kombu_paired.pairing import Pairing
     from kombu_paired.syphon import Syphon
@@ -33,6 +34,7 @@ __all__ = (
     "BacklogUnavailable",
     "ConfigurationError",
     "FailureKind",
+    "Health",
     "MessageTooLarge",
     "NamespaceUnauthorized",
     "PairedError",
@@ -42,6 +44,7 @@ __all__ = (
     "Syphon",
     "SyphonStep",
     "Transport",
+    "health",
     "pairing_of",
     "setup",
 )
@@ -57,6 +60,7 @@ _ROOMS = {
         "SendError",
     ),
     "failures": ("FailureKind",),
+    "health_check": ("Health", "health"),
     "options": ("PairedNamespaceOptions",),
     "pairing": ("Pairing",),
     "syphon": ("Syphon",),

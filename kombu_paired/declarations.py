@@ -142,6 +142,12 @@ class DeclarationBook:
             for key in [key for key, binding in bindings.items() if is_gone(source, binding)]:
                 del bindings[key]
 
+    def lasting(self) -> list[Declaration]:
+        """All of it, in an order in which it can be declared."""
+        with self._lock:
+            bindings = [each for of_one in self._bindings.values() for each in of_one.values()]
+            return [*self._exchanges.values(), *self._queues.values(), *bindings]
+
     def for_entity(self, entity: Entity) -> list[Declaration]:
         """What has to exist for a message to this entity to arrive, in the order in which to declare it."""
         needed: list[Declaration] = []

@@ -42,6 +42,23 @@ KOMBU_RETRY_KEYS = frozenset(
 #: What Celery itself puts into or reads from a broker's transport options, whatever the broker.
 CELERY_KEYS = frozenset({"client_name"})
 
+#: Options of Kombu's transports that people have in ``broker_transport_options`` before they pair their broker.
+BROKER_KEYS = frozenset(
+    {
+        *("confirm_publish", "read_timeout", "write_timeout", "socket_settings", "frame_max", "channel_max"),
+        *("login_method", "ssl", "heartbeat", "queue_arguments", "client_properties", "on_blocked", "on_unblocked"),
+        *("visibility_timeout", "global_keyprefix", "queue_order_strategy", "priority_steps", "sep", "keyprefix_queue"),
+        *("fanout_prefix", "fanout_patterns", "ack_emulation", "max_connections", "health_check_interval"),
+        *("socket_timeout", "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options"),
+        *("retry_on_timeout", "unacked_key", "unacked_index_key", "unacked_mutex_key", "unacked_mutex_expire"),
+        *("unacked_restore_limit", "master_name", "sentinel_kwargs", "min_other_sentinels", "credential_provider"),
+        *("password", "username", "db", "host", "port", "virtual_host", "protocol", "client_class"),
+        *("region", "polling_interval", "wait_time_seconds", "queue_name_prefix", "predefined_queues", "is_secure"),
+        *("sts_role_arn", "managed_queues", "peek_lock_seconds", "retry_total", "retry_backoff_factor"),
+        *("retry_backoff_max", "uamqp_keep_alive_interval", "data_folder_in", "data_folder_out", "store_processed"),
+    }
+)
+
 #: Where the brokers listen that have a usual port.
 DEFAULT_PORTS = {"amqp": 5672, "pyamqp": 5672, "amqps": 5671, "redis": 6379, "rediss": 6379}
 
@@ -164,9 +181,10 @@ def _parts(url: str) -> tuple[str, int | None, str]:
 def _without_torn_password(url: str) -> str:
     """A password with a slash in it reaches into the path: nothing of it may become part of a name."""
     scheme, slashes, rest = url.partition("://")
-    authority = re.split("[/?#]", rest, maxsplit=1)[0]
-    if "@" in rest and (";" in rest or (":" in authority and "@" not in authority)):
-        rest = rest.rpartition("@")[2]
+    address = re.split("[?#]", rest, maxsplit=1)[0]
+    authority = address.split("/", 1)[0]
+    if "@" in address and (";" in rest or (":" in authority and "@" not in authority)):
+        rest = address.rpartition("@")[2]
     return f"{scheme}{slashes}{rest}"
 
 
@@ -175,7 +193,13 @@ def _as_name(text: str) -> str:
 
 
 def _unknown(key: object, known: set[str]) -> str:
-    nearest = difflib.get_close_matches(str(key), sorted(known), n=1, cutoff=0.5)
+    if key in BROKER_KEYS:
+        return (
+            f"option {key!r} is one of the broker itself: move it into 'primary_options', as in "
+            f"broker_transport_options = {{'secondary': …, 'primary_options': {{{key!r}: …}}}}; what the secondary is "
+            "to get, too, goes into 'secondary_options'"
+        )
+    nearest = difflib.get_close_matches(str(key), sorted(known), n=1, cutoff=0.6)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"known options: {', '.join(sorted(known))}."
     return (
         f"unknown option {key!r}: {hint} Options of the brokers themselves go into 'primary_options' and "

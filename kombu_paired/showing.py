@@ -101,7 +101,7 @@ def teach_celery() -> None:
         if isinstance(conf.get("secondary"), str):  # it is called again for each dict among the settings
             shown.update(shown_options({key: shown[key] for key in conf}, CELERYS_MASK))
         for key, value in shown.items():
-            if isinstance(value, str) and value.startswith(PREFIX):
+            if isinstance(value, str) and (value.startswith(PREFIX) or key == "redbeat_redis_url"):
                 shown[key] = without_secrets(value, CELERYS_MASK)
         return shown
 

@@ -33,6 +33,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import sys
 import time
 import weakref
 from collections import defaultdict
@@ -174,13 +175,19 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         Raises:
             ConfigurationError: they do not.
         """
-        options = PairedNamespaceOptions.parse(self.client.transport_options or {})
+        options = PairedNamespaceOptions.parse(self._given)
         check_sides(self._urls, options)
         return options
 
     @cached_property
+    def _given(self) -> Mapping[str, Any]:
+        """The transport options; of those that ``celery migrate`` leaves out, the application knows."""
+        options: Mapping[str, Any] = self.client.transport_options or {}
+        return options if "secondary" in options else {**_options_of_application(self._urls), **options}
+
+    @cached_property
     def _key(self) -> tuple[Any, ...]:
-        return _pairing_key(self.client, self._urls)
+        return _pairing_key(self.client, self._urls, self._given)
 
     # -- it looks like the primary's own transport; a worker and a producer ask for these before anything else --------
 
@@ -378,7 +385,12 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         return str(self.primary_transport.driver_version())
 
     def get_manager(self, *args: Any, **kwargs: Any) -> Any:
-        return self.primary_transport.get_manager(*args, **kwargs)
+        manager = self.primary_transport.get_manager(*args, **kwargs)
+        channel = getattr(manager, "channel", None)
+        if channel is not None:  # of a virtual transport, which lists what was declared through itself
+            for declaration in self.pairing.book.lasting():
+                getattr(channel, declaration.operation)(**declaration.arguments)
+        return manager
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
         plain = uri.removeprefix(PREFIX)
@@ -539,6 +551,8 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         """Send a message. Its time limit is the pairing's ``send_timeout``."""
+        if not isinstance(message, Message):
+            message = _as_message(message)
         self._address(message, exchange, routing_key, mandatory)
         try:
             self._transport.pairing.send(message)
@@ -759,7 +773,11 @@ def _primary_urls(client: KombuConnection) -> list[str]:
     """The primary's addresses, in the order in which they were given."""
     if not client.alt:
         return [str(client.hostname)]  # Kombu has taken the prefix off
-    return [str(url).removeprefix(PREFIX) for url in client.alt]
+    return _plain_urls(client.alt)
+
+
+def _plain_urls(urls: Sequence[str]) -> list[str]:
+    return [str(url).removeprefix(PREFIX) for url in urls]
 
 
 #: Address of one node, and what else makes a pairing -> all addresses of the primary it belongs to.
@@ -790,10 +808,34 @@ def _connect_arguments(client: KombuConnection) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value}
 
 
-def _pairing_key(client: KombuConnection, urls: Sequence[str]) -> tuple[Any, ...]:
-    options: Mapping[str, Any] = client.transport_options or {}
+def _options_of_application(urls: Sequence[str]) -> Mapping[str, Any]:
+    """The transport options of the Celery application around us, if its broker is the one at these URLs."""
+    celery = sys.modules.get("celery")
+    conf = celery.current_app.conf if celery is not None else None
+    if conf is None or _plain_urls(str(conf.broker_write_url or "").split(";")) != list(urls):
+        return {}
+    return conf.broker_transport_options or {}
+
+
+def _pairing_key(
+    client: KombuConnection, urls: Sequence[str], given: Mapping[str, Any] | None = None
+) -> tuple[Any, ...]:
+    options: Mapping[str, Any] = given or client.transport_options or {}
     settings = sorted((key, repr(value)) for key, value in options.items() if key not in KOMBU_RETRY_KEYS)
     return (tuple(urls), repr(sorted(_connect_arguments(client).items())), tuple(settings))
+
+
+def _as_message(given: Any) -> Message:
+    """The message that ``celery amqp basic.publish`` means by a text, or by a message of py-amqp."""
+    properties = dict(getattr(given, "properties", None) or {})
+    return Message(
+        body=getattr(given, "body", given),
+        priority=properties.pop("priority", None),
+        content_type=properties.pop("content_type", None),
+        content_encoding=properties.pop("content_encoding", "utf-8"),
+        headers=properties.pop("application_headers", None) or {},
+        properties=properties,
+    )
 
 
 def _channel_class(transport: base.Transport) -> Any:

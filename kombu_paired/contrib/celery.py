@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from importlib.util import find_spec
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,7 +25,7 @@ from kombu_paired.contrib import results
 from kombu_paired.declarations import Entity
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.events import Event, EventKind
-from kombu_paired.showing import teach_celery
+from kombu_paired.showing import PREFIX, teach_celery
 from kombu_paired.syphon import Syphon
 from kombu_paired.transport import Transport, pairing_of
 
@@ -112,7 +113,22 @@ def setup(app: Celery) -> Celery:
     signals.task_postrun.connect(_task_ends)
     signals.worker_process_shutdown.connect(_pool_process_exits)
     teach_celery()
+    app.on_after_configure.connect(_give_redbeat_its_redis)
+    if app.configured:
+        _give_redbeat_its_redis(app)
     return app
+
+
+def _give_redbeat_its_redis(sender: Celery, **kwargs: Any) -> None:
+    """RedBeat takes ``broker_url`` for its schedule unless told otherwise, and cannot read a paired one."""
+    urls, conf = str(sender.conf.broker_write_url).split(";"), sender.conf
+    plain = urls[0].removeprefix(PREFIX)
+    if plain == urls[0] or not plain.startswith("redis") or find_spec("redbeat") is None:
+        return
+    if conf.get("redbeat_redis_url") is None:
+        conf.redbeat_redis_url = plain
+        if conf.get("redbeat_redis_options") is None:
+            conf.redbeat_redis_options = dict((conf.broker_transport_options or {}).get("primary_options") or {})
 
 
 def _send_signal(event: Event) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -146,13 +147,13 @@ def _check_address(side: str, url: str) -> None:
     scheme, _, rest = url.partition("://")
     if scheme.lower() not in _TAKEN_APART:
         return
-    authority = rest.split("/", 1)[0]
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
     wrong = None
     try:
         parts = parse_url(url)
         if any(letter.isspace() for letter in authority) or url != url.strip():
             wrong = "holds a space: remove it, or write it as %20"
-        elif "@" in rest and "@" not in authority and ":" in authority:
+        elif "@" in re.split("[?#]", rest)[0] and "@" not in authority and ":" in authority:
             wrong = (
                 "cannot be read: write a '/' of a password as %2F, '@' as %40, and other special characters as %XX "
                 "(urllib.parse.quote)"

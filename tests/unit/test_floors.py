@@ -26,7 +26,7 @@ FLOORS = [
     {"namespaces", "journal"},
     {"pairing", "ping", "senders", "stranded", "syphon"},
     {"transport"},
-    {"contrib", "cli", ""},  # "" is the public face, kombu_paired/__init__.py
+    {"contrib", "cli", "health_check", ""},  # "" is the public face, kombu_paired/__init__.py
 ]
 TOP = len(FLOORS) - 1  # the command line shows the rooms that stand apart, too
 FLOOR_OF = {room: number for number, floor in enumerate(FLOORS) for room in floor}
