@@ -458,3 +458,21 @@ def test_whatever_the_url_the_name_can_be_the_beginning_of_a_queues_name(url):
     name = default_primary_name(url)
     assert name
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "confirm_publish",
+        "visibility_timeout",
+        "global_keyprefix",
+        "queue_order_strategy",
+        "socket_timeout",
+        "master_name",
+    ],
+)
+def test_an_option_that_a_broker_had_before_is_moved_to_its_side(key):
+    text = refusal(**{key: 1})
+    assert "move it into 'primary_options'" in text
+    assert f"'primary_options': {{{key!r}: …}}" in text
+    assert "did you mean" not in text
