@@ -13,6 +13,7 @@ Facts this room rests on (RabbitMQ's documentation of confirms, alarms and ``con
 from __future__ import annotations
 
 import math
+import struct
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -139,7 +140,8 @@ class _TimelyConnection(pyamqp.Connection):  # type: ignore[misc]
         def set_up_timely() -> None:
             set_up()  # TLS, whose handshake has one time limit for all of it
             sock = transport.sock = TimelySocket(transport.sock, self._until)
-            transport._quick_recv, transport._write = sock.recv, sock.sendall
+            # Without waiting it would spin in the middle of a frame.
+            transport._quick_recv, transport._write = sock.read, sock.sendall
 
         transport._setup_transport = set_up_timely
         return transport
@@ -179,12 +181,13 @@ class AmqpLink(Link):
 
     def read_for(self, seconds: float) -> None:
         """Handle frames for so long."""
-        until = time.monotonic() + seconds
-        while True:
-            try:
-                self.connection.drain_events(timeout=max(until - time.monotonic(), 0))
-            except TimeoutError:
-                return
+        deadline = Deadline(seconds)
+        with self.until.within(seconds):
+            while True:
+                try:
+                    self.connection.drain_events(timeout=max(deadline.left, 0))
+                except TimeoutError:
+                    return
 
     def has_queue(self, name: str, timeout: float) -> bool:
         return self.count(name, timeout) is not None
@@ -277,7 +280,7 @@ class AmqpSender(Sender):
             number = self._begin(channel, message, message.mandatory, deadline)
             self._await_confirms(deadline)
         except Exception as exc:
-            raise self._broken(exc, maybe_stored=number is not None) from exc
+            raise self._broken(exc, maybe_stored=number is not None, of_peer=number is not None) from exc
         finally:
             until.at = math.inf
         if self._outcomes:
@@ -326,7 +329,7 @@ class AmqpSender(Sender):
     ) -> list[NamespaceFailure | None]:
         """Confirmed ones are done. If one message broke the channel, the others go singly, to find out which."""
         awaited, outcomes = set(self._awaited), dict(self._outcomes)
-        failure = self._broken(exc, maybe_stored=True)
+        failure = self._broken(exc, maybe_stored=True, of_peer=len(numbers) == len(messages))
         results: list[NamespaceFailure | None] = []
         for index, message in enumerate(messages):
             number = numbers[index] if index < len(numbers) else None
@@ -461,9 +464,17 @@ class AmqpSender(Sender):
             if same_place and message.properties.get("message_id") == message_id:
                 self._outcomes[number] = failure
 
-    def _broken(self, exc: Exception, *, maybe_stored: bool) -> NamespaceFailure:
-        """Drop the link: after an error its confirms cannot be told apart any more."""
-        failure = exc if isinstance(exc, NamespaceFailure) else self.namespace.failure(exc, maybe_stored=maybe_stored)
+    def _broken(self, exc: Exception, *, maybe_stored: bool, of_peer: bool = False) -> NamespaceFailure:
+        """Drop the link: after an error its confirms cannot be told apart any more.
+
+        Arguments:
+            of_peer: all was written, so that no message of ours is at fault.
+        """
+        failure = exc
+        if not isinstance(failure, NamespaceFailure):
+            is_garbage = of_peer and isinstance(exc, LookupError | TypeError | ValueError | struct.error)
+            kind = FailureKind.UNREACHABLE if is_garbage else None
+            failure = self.namespace.failure(exc, kind=kind, maybe_stored=maybe_stored, url=self.link.url)
         self.link.blame(failure)
         self.drop()
         return failure
@@ -505,9 +516,11 @@ class AmqpReceiver(Receiver):
         deadline = time.monotonic() + timeout
         with self._failing():
             while not self._buffer and not self._interrupted and time.monotonic() < deadline:
+                patience = min(1.0, _left(deadline))
                 try:
-                    self.link.connection.drain_events(timeout=min(1.0, _left(deadline)))
-                except TimeoutError:
+                    with self.link.until.within(patience):
+                        self.link.connection.drain_events(timeout=patience)
+                except TimeoutError:  # what has come of a frame is kept
                     self.link.connection.heartbeat_tick()
             self._read_more(limit)
         batch = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]

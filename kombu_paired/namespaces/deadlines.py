@@ -7,11 +7,12 @@ each of them happy. So the sockets of a link look at the clock themselves.
 from __future__ import annotations
 
 import math
+import select
 import socket
 import ssl
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
 from kombu_paired.bounded import shared
@@ -20,6 +21,8 @@ __all__ = ("Deadline", "TimelySocket", "look_up")
 
 #: Seconds by which a time limit may be off before it is worth a system call to correct it.
 SLACK = 0.05
+
+_WOULD_WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Deadline:
@@ -32,18 +35,18 @@ class Deadline:
     __slots__ = ("at",)
 
     def __init__(self, timeout: float = math.inf) -> None:
-        self.at = time.monotonic() + timeout
+        self.at = monotonic() + timeout
 
     @property
     def left(self) -> float:
         """Seconds that are left, negative when it has passed."""
-        return self.at - time.monotonic()
+        return self.at - monotonic()
 
     @contextmanager
     def within(self, timeout: float) -> Iterator[None]:
         """What is done in the block takes at most so many seconds, and no longer than it might without."""
         before = self.at
-        self.at = min(before, time.monotonic() + timeout)
+        self.at = min(before, monotonic() + timeout)
         try:
             yield
         finally:
@@ -56,11 +59,14 @@ class TimelySocket:
     A time limit is handed to the operating system only when something is read or written, and only if it changed.
     """
 
+    __slots__ = ("_actual", "_is_tls", "_poller", "_sock", "_until", "_wanted")
+
     def __init__(self, sock: socket.socket, until: Deadline) -> None:
         self._sock = sock
         self._until = until
         self._wanted = self._actual = sock.gettimeout()
         self._is_tls = isinstance(sock, ssl.SSLSocket)
+        self._poller: Any = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
@@ -71,13 +77,30 @@ class TimelySocket:
     def gettimeout(self) -> float | None:
         return self._wanted
 
-    def recv(self, *args: Any) -> bytes:
+    def recv(self, size: int, flags: int = 0) -> bytes:
         self._hold()
-        return self._sock.recv(*args)
+        return self._sock.recv(size, flags)
 
     def recv_into(self, *args: Any) -> int:
         self._hold()
         return self._sock.recv_into(*args)
+
+    def read(self, size: int) -> bytes:
+        """The same for whoever does not know sockets that do not wait: finding nothing is a timeout, too."""
+        self._hold()
+        try:
+            return self._sock.recv(size)
+        except _WOULD_WAIT:
+            raise TimeoutError("timed out") from None
+
+    def is_quiet(self) -> bool:
+        """Whether it is certain that a read would find nothing, not even an end."""
+        if self._is_tls or not hasattr(select, "poll"):  # eventlet takes it away
+            return False
+        if self._poller is None:
+            self._poller = select.poll()
+            self._poller.register(self._sock, select.POLLIN)
+        return not self._poller.poll(0)
 
     def sendall(self, data: Any) -> None:
         if not self._is_tls:
@@ -104,7 +127,12 @@ class TimelySocket:
             raise OSError("TLS has ended already") from exc
 
     def _hold(self) -> None:
-        limit, left = self._wanted, self._until.at - time.monotonic()
+        wanted = self._wanted
+        if wanted is None or wanted != self._actual or (wanted and self._until.at - monotonic() < wanted - SLACK):
+            self._limit(wanted)
+
+    def _limit(self, limit: float | None) -> None:
+        left = self._until.at - monotonic()
         if limit is None or 0 < limit > left:  # 0: it does not wait anyway
             if left <= 0:
                 raise TimeoutError("timed out")

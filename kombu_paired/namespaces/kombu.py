@@ -227,13 +227,14 @@ class KombuNamespace(Namespace):
         kind: FailureKind | None = None,
         maybe_stored: bool = False,
         whole_namespace: bool = False,
+        url: str = "",
     ) -> NamespaceFailure:
-        """The failure that an exception of the driver stands for."""
+        """The failure that an exception of the driver stands for, at one of the addresses if it is known which."""
         self.secrets.scrub(exc)
         chosen = self._classified(exc) or kind or self.kind_of(exc)
         return NamespaceFailure(
             chosen,
-            self.label,
+            f"{self.side} namespace {without_secrets(url)}" if url else self.label,
             exc,
             maybe_stored=maybe_stored and chosen.counts,
             whole_namespace=(whole_namespace or self._concerns_all(exc)) and chosen.counts,
@@ -271,8 +272,10 @@ class KombuNamespace(Namespace):
         try:
             link.open(deadline.left)
             yield link
-        finally:
-            link.close()
+        except BaseException:
+            link.drop()
+            raise
+        link.close()
 
     def probe(self, entity: Entity | None, timeout: float) -> None:
         deadline = Deadline(timeout)
@@ -372,20 +375,20 @@ class Link:
                 self._connect(url, min(deadline.left, share))
                 return self.channel
             except Exception as exc:
-                failure = self._not_connected(exc)
+                failure = self._not_connected(exc, url)
                 self.namespace.put_behind(url)
                 if number == len(urls) or not failure.kind.counts or deadline.left <= 0:
                     raise failure from exc
                 logger.debug("%s: %s does not let us in: %r", self.namespace.label, without_secrets(url), exc)
         raise AssertionError("a namespace has an address")
 
-    def _not_connected(self, exc: Exception) -> NamespaceFailure:
+    def _not_connected(self, exc: Exception, url: str) -> NamespaceFailure:
         kind = self.namespace.kind_of(exc)
         if kind is FailureKind.TIMEOUT:  # silent at connect: nothing was sent
             kind = FailureKind.UNREACHABLE
         elif kind is FailureKind.REJECTED and isinstance(exc, UnicodeError | LookupError | struct.error):
             kind = FailureKind.UNREACHABLE  # no message was there to be at fault: a host name, or what the peer says
-        return self.namespace.failure(exc, kind=kind, whole_namespace=True)
+        return self.namespace.failure(exc, kind=kind, whole_namespace=True, url=url)
 
     def _connect(self, url: str, patience: float) -> None:
         until = Deadline(patience)
@@ -550,7 +553,7 @@ class KombuSender(Sender):
         return answer
 
     def _failed(self, exc: Exception) -> NamespaceFailure:
-        failure = self.namespace.failure(exc, maybe_stored=True)
+        failure = self.namespace.failure(exc, maybe_stored=True, url=self.link.url)
         if failure.kind.counts:
             self.link.blame(failure)
             self.drop()

@@ -221,6 +221,8 @@ def make_receiver(namespace: KombuNamespace, queue: str, prefetch: int, timeout:
 class _Timely:
     """What is different in a connection whose socket keeps to a deadline."""
 
+    _sock: TimelySocket | None
+    _parser: Any
     host: str
     socket_timeout: float
     socket_connect_timeout: float
@@ -239,6 +241,14 @@ class _Timely:
             return TimelySocket(super()._connect(), self._until)  # type: ignore[misc]
         finally:
             self.socket_connect_timeout = patience
+
+    def can_read(self, timeout: float = 0) -> bool:
+        """Asked before each command; redis-py switches its socket to not waiting and back for it."""
+        buffer = getattr(self._parser, "_buffer", None)
+        unread = getattr(buffer, "unread_bytes", None)  # hiredis has none, and no need
+        if timeout == 0 and self._sock is not None and unread is not None and not unread() and self._sock.is_quiet():
+            return False
+        return bool(super().can_read(timeout))  # type: ignore[misc]
 
     def _wrap_socket_with_ssl(self, sock: Any) -> Any:
         if self._until.left < math.inf:
@@ -388,7 +398,7 @@ class RedisSender(KombuSender):
         if isinstance(exc, NamespaceFailure):
             return exc
         unsent = isinstance(exc, exceptions.ResponseError) or _never_connected(exc)
-        failure = self.namespace.failure(exc, maybe_stored=not unsent)
+        failure = self.namespace.failure(exc, maybe_stored=not unsent, url=self.link.url)
         if failure.kind.counts:
             self.link.blame(failure)
             self.drop()

@@ -68,15 +68,18 @@ def unused_port() -> int:
         return int(listening.getsockname()[1])
 
 
-#: What ends a script of a peer: it stays silent, or trickles, from then on.
-SILENCE, TRICKLING = "silence", "trickling"
+#: What ends a script of a peer: it stays silent, trickles, or says what makes no sense.
+SILENCE, TRICKLING, NONSENSE = "silence", "trickling", "nonsense"
 
 
-def rabbitmq(then: dict[tuple[int, int], str] | None = None) -> Callable[[socket.socket], None]:
+def rabbitmq(
+    then: dict[tuple[int, int], str] | None = None, and_answer: bool = False
+) -> Callable[[socket.socket], None]:
     """As much of RabbitMQ as lets one in, declares and confirms.
 
     Arguments:
         then: methods (class and number) that are not answered, and what happens instead.
+        and_answer: they are answered, and that happens after it.
     """
     answers: dict[tuple[int, int], tuple[tuple[int, int], bytes] | None] = {
         (10, 11): ((10, 30), dumps("BlB", (2047, 131_072, 0))),  # tune
@@ -85,6 +88,8 @@ def rabbitmq(then: dict[tuple[int, int], str] | None = None) -> Callable[[socket
         (20, 10): ((20, 11), dumps("S", ("",))),
         (20, 40): ((20, 41), b""),
         (50, 10): ((50, 11), dumps("sll", ("orders", 0, 0))),
+        (60, 10): ((60, 11), b""),  # qos
+        (60, 20): ((60, 21), dumps("s", ("tag",))),  # consume
         (60, 40): ((60, 80), dumps("Lb", (1, False))),  # published: acknowledged
         (85, 10): ((85, 11), b""),
     }
@@ -104,9 +109,11 @@ def rabbitmq(then: dict[tuple[int, int], str] | None = None) -> Callable[[socket
             if kind != 1:
                 continue
             method = struct.unpack(">HH", payload[:4])
-            if then and method in then:
-                end(connection, "amqp", then[method])
             found = answers.get(method)
+            if then and method in then:
+                if and_answer and found is not None:
+                    answer(channel, *found)
+                end(connection, "amqp", then[method])
             if found is not None:
                 answer(channel, *found)
 
@@ -136,7 +143,9 @@ def redis_server(then: dict[bytes, str] | None = None) -> Callable[[socket.socke
 
 
 def end(connection: socket.socket, kind: str, how: str) -> None:
-    """Stay silent or trickle for ever."""
+    """Stay silent or trickle for ever, perhaps after an answer to what nobody asked."""
+    if how == NONSENSE:
+        connection.sendall({"amqp": struct.pack(">BHIHHB", 1, 77, 4, 20, 11, 0xCE), "redis": b"?\r\n"}[kind])
     if how == TRICKLING:
         connection.sendall(BEGINNINGS[kind])
     pause = threading.Event()

@@ -16,7 +16,17 @@ from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
 from kombu_paired.namespaces.deadlines import Deadline, TimelySocket, look_up
 from kombu_paired.namespaces.kombu import KombuNamespace
-from tests.support.peers import SILENCE, TRICKLING, peer, rabbitmq, redis_server, stay_silent, trickle, unused_port
+from tests.support.peers import (
+    NONSENSE,
+    SILENCE,
+    TRICKLING,
+    peer,
+    rabbitmq,
+    redis_server,
+    stay_silent,
+    trickle,
+    unused_port,
+)
 
 TIMEOUT = 0.4
 #: Seconds by which a call may exceed its timeout, and what a busy machine adds.
@@ -106,8 +116,22 @@ def test_a_read_that_must_not_wait_does_not_even_after_the_deadline(pair):
     sock.settimeout(0)
     with pytest.raises(BlockingIOError):
         sock.recv(1)
+    with pytest.raises(TimeoutError):
+        sock.read(1)
     theirs.sendall(b"x")
     assert sock.recv(1) == b"x"
+
+
+def test_a_socket_knows_whether_there_is_something_to_read(pair):
+    ours, theirs = pair
+    sock = TimelySocket(ours, Deadline())
+    assert sock.is_quiet()
+    theirs.sendall(b"x")
+    assert not sock.is_quiet()
+    assert sock.recv(1) == b"x"
+    assert sock.is_quiet()
+    theirs.close()
+    assert not sock.is_quiet()
 
 
 def test_a_time_limit_costs_a_system_call_only_when_it_changed(pair):
@@ -200,6 +224,17 @@ def test_a_link_to_a_host_whose_name_is_not_resolved_in_time(kind, resolver):
     assert threading.active_count() <= before + 1
 
 
+def test_a_receiver_that_waits_for_a_peer_that_trickles_can_be_interrupted():
+    behave = rabbitmq({(60, 20): TRICKLING}, and_answer=True)
+    with peer(behave) as port:
+        namespace = KombuNamespace("secondary", [f"amqp://127.0.0.1:{port}"], {}, send_timeout=TIMEOUT)
+        receiver = namespace.receiver("orders", 10, TIMEOUT)
+        threading.Timer(0.2, receiver.interrupt).start()
+        with lasting(1.2):
+            assert receiver.receive(10, 60) == []
+        receiver.link.drop()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_peer_that_trickles_leaves_no_thread_behind(kind):
     with peer(trickle(kind)) as port:
@@ -224,6 +259,26 @@ def test_a_peer_that_lets_us_in_and_then_keeps_us_waiting(kind, at, how):
         a_call([f"{kind}://127.0.0.1:{port}"])
     assert caught.value.kind is FailureKind.TIMEOUT
     assert caught.value.maybe_stored == (at == "send" or kind == "redis")
+
+
+@pytest.mark.parametrize("step", ["connect", "send"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_peer_that_talks_nonsense_is_at_fault_and_not_the_message(kind, step):
+    if kind == "amqp":
+        behave = rabbitmq({{"connect": (20, 10), "send": (60, 40)}[step]: NONSENSE})
+    else:
+        behave = redis_server({{"connect": b"PING", "send": b"LPUSH"}[step]: NONSENSE})
+    with peer(behave) as port, lasting(TIMEOUT), pytest.raises(NamespaceFailure) as caught:
+        a_call([f"{kind}://127.0.0.1:{port}"])
+    assert caught.value.kind.counts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_failure_names_the_address_that_failed(kind):
+    urls = [f"{kind}://:geheim@127.0.0.1:{unused_port()}", f"{kind}://:geheim@127.0.0.1:{unused_port()}"]
+    with pytest.raises(NamespaceFailure) as caught:
+        a_call(urls)
+    assert str(caught.value).startswith(f"primary namespace {urls[1].replace('geheim', '**')}: unreachable")
 
 
 @pytest.mark.parametrize("kind", KINDS)
