@@ -794,10 +794,9 @@ class LocalServiceBus(LocalBroker):
         self.ask("DELETE", "faults")
 
     def reset(self) -> None:
-        self.kill()
-        shutil.rmtree(self.data, ignore_errors=True)
-        self._password = self._first_password
-        self.restart()
+        self.ask("POST", "reset")
+        if self._password != self._first_password:
+            self.set_password(self.policy, self._first_password or "")
 
     def set_password(self, user: str, password: str) -> None:
         """Arguments: user: the policy; there is one. The emulator starts anew: its keys are those it started with."""

@@ -6,6 +6,7 @@
 ``GET faults``               what is going wrong
 ``DELETE faults``            let all be well; ``?entity=NAME``: of one entity
 ``POST drop``                hang up on every client
+``POST reset``               be as new: without entities, messages and faults, and without clients
 ``GET certificate``          the certificate to trust, in PEM
 ===========================  =====================================================================
 """
@@ -39,6 +40,9 @@ def control(server: Server, request: HttpRequest) -> HttpResponse:
         return json_response([])
     if asked == ("POST", "drop"):
         server.soon(server.drop_connections)
+        return json_response({})
+    if asked == ("POST", "reset"):
+        server.reset()
         return json_response({})
     if asked == ("GET", "certificate"):
         try:

@@ -168,6 +168,10 @@ class Emulator:
         """Hang up on every client."""
         self._call("POST", "drop")
 
+    def reset(self) -> None:
+        """Be as new: without entities, messages and faults, and without clients."""
+        self._call("POST", "reset")
+
     def status(self) -> dict[str, Any]:
         """Entities with their counts, connections, faults."""
         found: dict[str, Any] = json.loads(self._call("GET", "status"))

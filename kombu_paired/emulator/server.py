@@ -119,15 +119,19 @@ class Server:
     async def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._store is not None:
             self._store.load(self.namespace)
-        for name in self.settings.queues:
-            self._api.ensure_queue(name)
-        for spec in self.settings.topics:
-            self._api.ensure_topic(spec)
+        self._make_settled()
         self._listener = await loop.create_server(
             lambda: Door(self), self.settings.host, self.port, reuse_address=True, backlog=512
         )
         self.port = self._listener.sockets[0].getsockname()[1]
         self._tick()
+
+    def _make_settled(self) -> None:
+        """Make what the settings name."""
+        for name in self.settings.queues:
+            self._api.ensure_queue(name)
+        for spec in self.settings.topics:
+            self._api.ensure_topic(spec)
 
     def stop(self) -> None:
         """Hang up on everybody, at once, and stop listening."""
@@ -146,6 +150,14 @@ class Server:
         """Hang up on everybody, and go on listening."""
         for door in list(self.doors):
             door.abort()
+
+    def reset(self) -> None:
+        """Be as new: without entities, messages and faults; and hang up on everybody."""
+        self.faults.clear(None)
+        for path in [*self.namespace.queues, *self.namespace.topics]:
+            self.namespace.delete(path)
+        self._make_settled()
+        self.soon(self.drop_connections)
 
     def freeze(self, frozen: bool) -> None:
         """Stop reading, as a machine that hangs; new clients are accepted and hear nothing."""

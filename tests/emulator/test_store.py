@@ -96,3 +96,16 @@ def test_a_folder_belongs_to_one_emulator(tmp_path: Path) -> None:
     Store.open(str(tmp_path))
     with pytest.raises(OSError, match="another emulator"):
         Store.open(str(tmp_path))
+
+
+def test_after_a_reset_there_is_nothing_but_what_it_was_started_with(tmp_path: Path) -> None:
+    with Emulator(["q"], data=tmp_path, process=True) as emulator:
+        with connect(emulator) as client:
+            with client.get_queue_sender("q") as sender:
+                sender.send_messages(ServiceBusMessage("x"))
+            emulator.fault("disabled", "q")
+            emulator.reset()
+        for _ in ("at once", "and for good"):
+            empty = {"active": 0, "deferred": 0, "scheduled": 0, "dead_lettered": 0}
+            assert (emulator.status()["queues"], emulator.status()["faults"]) == ({"q": empty}, [])
+            emulator.restart()

@@ -221,9 +221,6 @@ class ServiceBusNode(BrokerNode):
         for known in (transport._states, transport._subscriptions, transport._known):
             known.pop(Address.parse(self.url).place, None)  # what this process has declared there is gone
 
-    def revive(self) -> None:
-        """Its reset starts it anew, dead or alive."""
-
     def depths(self) -> dict[str, int]:
         found = {}
         for name, counts in self.broker.ask("GET", "status")["queues"].items():
