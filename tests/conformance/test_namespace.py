@@ -270,6 +270,7 @@ def test_an_open_link_never_waits_longer_than_its_timeout(site, queue, how, open
     assert answers["send"][1].kind.counts
 
 
+@pytest.mark.alone
 @pytest.mark.needs("process", "network")
 def test_a_broker_that_freezes_in_mid_batch_is_found_out_in_time(site, queue, opened):
     """More than the sockets' buffers hold: writing, not reading, must not wait for ever."""

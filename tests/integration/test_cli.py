@@ -245,6 +245,7 @@ def pumping(operator: Operator) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_syphon_cleanly(pumping: subprocess.Popen[str], which: signal.Signals) -> None:
     began = time.monotonic()
@@ -256,6 +257,7 @@ def test_a_signal_ends_a_syphon_cleanly(pumping: subprocess.Popen[str], which: s
     assert "Traceback" not in output
 
 
+@pytest.mark.alone
 def test_a_signal_ends_a_syphon_whatever_its_brokers_do(pumping: subprocess.Popen[str], operator: Operator) -> None:
     operator.primary.freeze()
     operator.secondary.freeze()

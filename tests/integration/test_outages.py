@@ -32,8 +32,8 @@ def test_all_run_that_waited_in_a_killed_primary_or_were_published_after(
     primary, secondary, paired_shop, paired_worker, ledger
 ):
     shop, traffic = paired_shop(), Traffic()
+    traffic.publish(lambda n: shop.slow_record.delay(n, 0.02), range(300))
     paired_worker(conf={"worker_prefetch_multiplier": 1})
-    traffic.publish(lambda n: shop.slow_record.delay(n, 0.05), range(300))
     ledger.wait_for(5, timeout=10)
 
     primary.kill()
@@ -70,8 +70,9 @@ def test_all_run_when_only_producers_are_cut_off(primary, secondary, paired_shop
 
 
 def test_a_frozen_primary_delays_a_publish_a_little_and_doubles_only_what_is_marked(
-    primary, secondary, paired_shop, paired_worker, ledger
+    primary, secondary, options, paired_shop, paired_worker, ledger
 ):
+    options["primary_options"] = {}  # the worker lives: nothing is given back, however long the freeze
     paired_worker()
     shop, traffic = paired_shop(), Traffic()
     numbers = itertools.count()
@@ -182,7 +183,7 @@ def test_both_away_is_told_within_two_send_timeouts(primary, secondary, paired_s
         started = time.monotonic()
         with pytest.raises(BacklogUnavailable) as raised:
             shop.record.apply_async((n,), retry=False)
-        assert time.monotonic() - started < 2 * SEND_TIMEOUT + 0.2
+        assert time.monotonic() - started < 2 * SEND_TIMEOUT + 0.5
         assert f"primary namespace {primary.kind}://" in str(raised.value)
         assert f"secondary namespace {secondary.kind}://" in str(raised.value)
         assert isinstance(raised.value, OperationalError)

@@ -27,13 +27,13 @@ def test_a_worker_killed_in_mid_syphon_loses_nothing(
     }
     shop, traffic = paired_shop(), Traffic()
     primary.kill()
-    shares = [range(start, start + 1000) for start in range(0, 6000, 1000)]
+    shares = [range(start, start + 500) for start in range(0, 3000, 500)]
     producers = [threading.Thread(target=traffic.publish, args=(shop.record.delay, share)) for share in shares]
     for producer in producers:
         producer.start()
     for producer in producers:
         producer.join()
-    assert (traffic.errors, secondary.backlog()) == ([], 6000)
+    assert (traffic.errors, secondary.backlog()) == ([], 3000)
     primary.restart()
 
     # It syphons, and consumes something else.
@@ -47,8 +47,8 @@ def test_a_worker_killed_in_mid_syphon_loses_nothing(
     assert left > 100
 
     paired_worker(**arguments)
-    ledger.wait_for(6000, timeout=60)
-    assert ledger.missing(range(6000)) == set()
+    ledger.wait_for(3000, timeout=60)
+    assert ledger.missing(range(3000)) == set()
     assert_backlog_empties(secondary)
 
 
