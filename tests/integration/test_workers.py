@@ -47,7 +47,7 @@ def test_a_worker_killed_in_mid_syphon_loses_nothing(
     assert left > 100
 
     paired_worker(**arguments)
-    ledger.wait_for(3000, timeout=60)
+    ledger.wait_for(3000, timeout=120)
     assert ledger.missing(range(3000)) == set()
     assert_backlog_empties(secondary)
 

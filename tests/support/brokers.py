@@ -185,9 +185,10 @@ class RabbitMQNode(BrokerNode):
     user = "guest"
 
     def depths(self) -> dict[str, int]:
+        # A queue may go while it is asked: then it is none.
         answer = self.broker.erl(
-            "[{element(4, amqqueue:get_name(Q)), proplists:get_value(messages, rabbit_amqqueue:info(Q, [messages]))}"
-            ' || Q <- rabbit_amqqueue:list(<<"/">>)]'
+            '[{element(4, amqqueue:get_name(Q)), N} || Q <- rabbit_amqqueue:list(<<"/">>), '
+            "{messages, N} <- try rabbit_amqqueue:info(Q, [messages]) catch _:_ -> [] end]"
         )
         return {name: int(size) for name, size in re.findall(r'{<<"([^"]*)">>,(\d+)}', answer)}
 
