@@ -255,8 +255,12 @@ def test_a_peer_that_lets_us_in_and_then_keeps_us_waiting(kind, at, how):
         behave = rabbitmq({{"declare": (50, 10), "send": (60, 40)}[at]: how})
     else:
         behave = redis_server({{"declare": b"LLEN", "send": b"LPUSH"}[at]: how})
-    with peer(behave) as port, lasting(TIMEOUT), pytest.raises(NamespaceFailure) as caught:
-        a_call([f"{kind}://127.0.0.1:{port}"])
+    with peer(behave) as port:
+        for timeout in (TIMEOUT, 4 * TIMEOUT, 10 * TIMEOUT):  # a busy machine may take the shortest to connect
+            with lasting(timeout), pytest.raises(NamespaceFailure) as caught:
+                a_call([f"{kind}://127.0.0.1:{port}"], timeout)
+            if caught.value.kind is not FailureKind.UNREACHABLE:
+                break
     assert caught.value.kind is FailureKind.TIMEOUT
     assert caught.value.maybe_stored == (at == "send" or kind == "redis")
 
