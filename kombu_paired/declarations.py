@@ -24,6 +24,9 @@ _NOT_CARRIED = frozenset({"nowait", "passive", "channel"})
 #: What a declaration is about: a later one of the same key takes its place.
 DeclarationKey = tuple[str, ...]
 
+#: Reply queues that are remembered: a process has one per thread, and threads come and go.
+REPLY_QUEUES = 1000
+
 
 class Entity(NamedTuple):
     """One destination on the primary: a queue, or an exchange with its routing key."""
@@ -79,6 +82,13 @@ class Declaration:
             or "x-expires" in (self.arguments.get("arguments") or {})
         )
 
+    @property
+    def is_reply_queue(self) -> bool:
+        """A queue for answers that the broker keeps, over a restart too, until a consumer has come and gone."""
+        arguments = self.arguments
+        is_kept = arguments.get("durable") and arguments.get("auto_delete") and not arguments.get("exclusive")
+        return self.operation == "queue_declare" and bool(self.name and is_kept)
+
 
 class DeclarationBook:
     """The lasting declarations made through one pairing, by what they declare."""
@@ -88,6 +98,7 @@ class DeclarationBook:
         self._exchanges: dict[str, Declaration] = {}
         self._queues: dict[str, Declaration] = {}
         self._bindings: dict[str, dict[DeclarationKey, Declaration]] = {}
+        self._reply_queues: dict[str, Declaration] = {}
 
     def note(self, operation: str, arguments: dict[str, Any]) -> Declaration:
         """Remember a declaration if it is a lasting one, and more than a question (``passive``)."""
@@ -98,7 +109,17 @@ class DeclarationBook:
         if declaration.is_lasting:
             with self._lock:
                 self._keep(declaration)
+        elif declaration.is_reply_queue:
+            with self._lock:
+                self._keep_reply_queue(declaration)
         return declaration
+
+    def _keep_reply_queue(self, declaration: Declaration) -> None:
+        queues = self._reply_queues
+        queues.pop(declaration.name, None)
+        queues[declaration.name] = declaration
+        if len(queues) > REPLY_QUEUES:
+            del queues[next(iter(queues))]
 
     def _keep(self, declaration: Declaration) -> None:
         if declaration.operation == "exchange_declare":
@@ -117,6 +138,7 @@ class DeclarationBook:
         """It was deleted on purpose: nobody may declare it again for the application."""
         with self._lock:
             self._queues.pop(name, None)
+            self._reply_queues.pop(name, None)
             self._drop_bindings(lambda source, binding: binding.operation == "queue_bind" and binding.name == name)
 
     def forget_exchange(self, name: str) -> None:
@@ -154,6 +176,11 @@ class DeclarationBook:
         with self._lock:
             self._collect(entity, needed, {})
         return needed
+
+    def for_reply(self, queue: str) -> list[Declaration]:
+        """What has to exist for an answer to a message to arrive (``rpc://``): a broker drops what has no queue."""
+        declared = self._reply_queues.get(queue)
+        return [declared] if declared is not None else []
 
     def needed_by(self, declaration: Declaration) -> list[Declaration]:
         """What has to be there before: the two ends of a binding, and what a question is about."""

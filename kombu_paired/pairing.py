@@ -530,6 +530,11 @@ class Pairing:
     def _can_declare(self, message: Message) -> bool:
         return bool(self.book.for_entity(message.entity))
 
+    def _declarations_for(self, message: Message) -> tuple[Declaration, ...]:
+        """What the message needs at home, and then its answer."""
+        reply_to = str(message.properties.get("reply_to") or "")
+        return (*self.book.for_entity(message.entity), *self.book.for_reply(reply_to))
+
     def _attempt(self, call: _Call, deadline: Deadline) -> NamespaceFailure | None:
         sender: Sender = self._senders.take()
         message = call.message.marked() if call.maybe_stored else call.message
@@ -693,7 +698,7 @@ class Pairing:
             at=self._wall_clock(),
             by=self._sender_id,
             reason=str(why) if why else f"{FailureKind.UNREACHABLE.value}: failed over",
-            declarations=tuple(self.book.for_entity(call.message.entity)),
+            declarations=self._declarations_for(call.message),
         )
         last: NamespaceFailure | None = None
         tried: list[str] = []

@@ -34,7 +34,6 @@ from kombu.exceptions import OperationalError
 from kombu_paired.bounded import GivenUp
 from kombu_paired.contrib.result_consumers import RedisLinks, RpcLinks
 from kombu_paired.contrib.result_server import PATIENCE, ResultServer, server_for
-from kombu_paired.declarations import Entity
 from kombu_paired.errors import MessageTooLarge, NamespaceFailure, NamespaceUnauthorized, ResultsUnavailable
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.secrets import without_secrets
@@ -412,7 +411,7 @@ class _Rpc(Guarded):
     def _look(self) -> Any:
         with self.app.connection_for_write() as connection:
             try:
-                pairing_of(connection).primary.probe(Entity("", _NOBODY), self.result_server.budget)
+                pairing_of(connection).primary.probe(None, self.result_server.budget)
             except NamespaceFailure as failure:
                 if failure.kind.counts:
                     raise TimeoutError(str(failure)) from failure

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -15,6 +17,8 @@ from kombu.exceptions import OperationalError
 
 from kombu_paired.contrib import result_server
 from tests.integration.conftest import SEND_TIMEOUT
+from tests.support.nodes import ROOT
+from tests.support.shop import shop_environment
 from tests.support.traffic import Traffic
 
 on_redis = pytest.mark.parametrize("broker_kind", ["redis"])
@@ -100,3 +104,66 @@ def test_a_result_server_of_its_own_goes_away(primary, secondary, paired_shop, p
     assert "/1 is away" in str(raised.value)
     counts = ledger.counts()
     assert {n: counts[n] for n in range(10, 23)} == dict.fromkeys(range(10, 23), 1)
+
+
+@on_rabbitmq
+def test_answers_of_rpc_find_their_queue_after_an_outage_that_was_there_first(
+    primary, paired_shop, paired_worker, ledger
+):
+    """The producer never reached the broker: its queue for answers comes home with the tasks."""
+    conf = with_results("rpc://")
+    primary.kill()
+    shop = paired_shop(conf=conf, setup=True)
+    started = time.monotonic()
+    made = [shop.record.delay(n) for n in range(10)]
+    assert time.monotonic() - started < SEND_TIMEOUT + 1
+    with pytest.raises(CeleryTimeoutError):
+        made[0].get(timeout=0.5)
+    members = group(shop.record.s(n) for n in range(10, 13)).apply_async()
+
+    primary.restart()
+    paired_worker(conf=conf)
+    ledger.wait_for(13, timeout=60)
+
+    assert [result.get(timeout=30) for result in made] == list(range(10))
+    assert members.get(timeout=30) == [10, 11, 12]
+
+
+@on_redis
+def test_greenlets_wait_through_an_outage(primary, options, paired_worker, ledger):
+    conf = with_results(primary.url)
+    paired_worker(conf=conf)
+    program = f"""
+import gevent, sys, time
+from tests.support.shop import app
+assert app.record.delay(0).get(timeout=20) == 0
+print("ready", flush=True)
+sys.stdin.readline()
+longest, made = 0, []
+for n in range(1, 21):
+    started = time.monotonic()
+    made.append(app.record.delay(n))
+    longest = max(longest, time.monotonic() - started)
+waiting = [gevent.spawn(each.get, timeout=40) for each in made]
+gevent.sleep(1)
+print("waits", flush=True)
+gevent.joinall(waiting)
+print([each.value for each in waiting] == list(range(1, 21)), longest < {SEND_TIMEOUT} + 1, flush=True)
+"""
+    environment = shop_environment(f"paired+{primary.url}", options, ledger=ledger, conf=conf)
+    with subprocess.Popen(
+        [sys.executable, "-c", f"from gevent import monkey; monkey.patch_all()\n{program}"],
+        env=os.environ | environment | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as producer:
+        try:
+            assert producer.stdout.readline() == "ready\n"
+            primary.kill()
+            print(file=producer.stdin, flush=True)
+            assert producer.stdout.readline() == "waits\n"
+            primary.restart()
+            assert producer.stdout.readline() == "True True\n"
+        finally:
+            producer.kill()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kombu_paired.declarations import (
     OPERATIONS,
+    REPLY_QUEUES,
     Declaration,
     DeclarationBook,
     Entity,
@@ -173,6 +174,29 @@ NOT_LASTING = [
 def test_a_queue_that_goes_with_its_consumer_is_not_carried(book, arguments):
     assert not book.queue("reply.1", **arguments).is_lasting
     assert book.for_entity(Entity("", "reply.1")) == []
+
+
+def test_a_reply_queue_that_the_broker_keeps_is_remembered_for_replies_alone(book):
+    replies = book.queue("replies", auto_delete=True, arguments={"x-expires": 86_400_000})
+    assert book.for_reply("replies") == [replies]
+    assert book.for_entity(Entity("", "replies")) == []
+    book.forget_queue("replies")
+    assert book.for_reply("replies") == book.for_reply("") == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"auto_delete": True, "exclusive": True}, {"auto_delete": True, "durable": False}, {}]
+)
+def test_any_other_queue_is_no_reply_queue(book, arguments):
+    book.queue("replies", **arguments)
+    assert book.for_reply("replies") == []
+
+
+def test_reply_queues_of_threads_that_are_gone_are_forgotten(book):
+    for n in range(REPLY_QUEUES + 1):
+        book.queue(f"replies.{n}", auto_delete=True)
+    assert book.for_reply("replies.0") == []
+    assert len(book.for_reply("replies.1")) == 1
 
 
 @pytest.mark.parametrize("name", ["", None])

@@ -732,6 +732,18 @@ def test_opening_counts_what_is_usable_and_refuses_none() -> None:
     empty.close()
 
 
+def test_a_diverted_message_takes_the_queue_for_its_answer_along(world: World) -> None:
+    world.primary.always = world.primary.failure(FailureKind.UNREACHABLE, whole_namespace=True)
+    world.pairing.declare("queue_declare", {"queue": "orders", "durable": True})
+    world.pairing.declare("queue_declare", {"queue": "replies", "durable": True, "auto_delete": True})
+    message = Message("{}", "", "orders", properties={"delivery_mode": 2, "reply_to": "replies"})
+
+    world.pairing.send(message)
+
+    carried = diversion_of(world.secondary.stored[0]).declarations
+    assert [each.name for each in carried] == ["orders", "replies"]
+
+
 def test_declarations_are_noted_while_the_primary_is_away_and_travel_with_the_message(world: World) -> None:
     world.primary.always = world.primary.failure(FailureKind.UNREACHABLE, whole_namespace=True)
     assert world.pairing.declare("queue_declare", {"queue": "orders", "durable": True}) is None
