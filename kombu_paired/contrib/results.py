@@ -92,6 +92,8 @@ class _Within(threading.local):
     until = float("inf")
     #: This thread waits for a result, by asking again and again.
     waits = False
+    #: The chord that this thread applied last: its id, and how to call it.
+    chord = ("", "")
 
 
 class Guarded(Backend):  # type: ignore[misc]
@@ -105,7 +107,6 @@ class Guarded(Backend):  # type: ignore[misc]
     def __init__(self, *args: Any, app: Celery, **kwargs: Any) -> None:
         url = kwargs.get("url") or kwargs.get("backend")
         self._within = _Within()
-        self._chord_bodies: dict[str, str] = {}
         self.result_server = self._server_of(app, url)
         self.runs_apart = self.runs_apart and url not in ("sqlite://", "sqlite:///:memory:")  # each thread has its own
         super().__init__(*args, app=app, **kwargs)
@@ -137,7 +138,7 @@ class Guarded(Backend):  # type: ignore[misc]
         if server.is_away:
             raise server.unavailable(what, advice)
         limit = min(server.budget, self.time_left)
-        inside = partial(self._inside, call)
+        inside = partial(self._inside, partial(self._twice, call))
         try:
             return server.bounded(inside, limit) if self.runs_apart else inside()
         except Exception as exc:
@@ -155,6 +156,15 @@ class Guarded(Backend):  # type: ignore[misc]
             return call()
         finally:
             within.a_call = before
+
+    def _twice(self, call: Callable[[], Any]) -> Any:
+        """A connection that died in its sleep is no outage: one more try has a new one."""
+        try:
+            return call()
+        except Exception as exc:
+            if not self.means_outage(exc) or "TimeoutError" in {each.__name__ for each in type(exc).__mro__}:
+                raise
+        return call()
 
     def _gave_up(self, exc: Exception) -> None:
         """A call that was given up still uses its client."""
@@ -225,21 +235,14 @@ class Guarded(Backend):  # type: ignore[misc]
     def on_task_call(self, producer: Any, task_id: str) -> Any:
         """Before a task is sent. A server that is away does not keep it from being sent."""
         call = partial(super().on_task_call, producer, task_id)
-        if self.plain.__module__.startswith("celery.backends."):  # those that do something here do it within limits
+        if self.plain.on_task_call.__module__.startswith(
+            "celery.backends."
+        ):  # those that do something here do it within limits
             return call()
         try:
             return self.ask(call, "sending")
         except ResultsUnavailable:
             return {}
-
-    def set_chord_size(self, group_id: str, chord_size: int) -> Any:
-        body = self._chord_bodies.pop(group_id, f"of group {group_id}")
-        return self._chord(partial(super().set_chord_size, group_id, chord_size), body)
-
-    def _note_chord(self, header_result_args: Any, body: Any) -> str:
-        name = f"with the body {getattr(body, 'task', body)}"
-        self._chord_bodies[header_result_args[0]] = name
-        return name
 
     def _chord(self, call: Callable[[], Any], chord: str) -> Any:
         advice = "The count of a chord lives there, so its body would never run. Call the chord again when that is back"
@@ -271,7 +274,11 @@ class Guarded(Backend):  # type: ignore[misc]
             if not server.is_away:
                 try:
                     # A task stores in its own thread: what it sends meanwhile is its child.
-                    return self._inside(call) if in_task or not self.runs_apart else self.ask(call, what)
+                    return (
+                        self._inside(partial(self._twice, call))
+                        if in_task or not self.runs_apart
+                        else self.ask(call, what)
+                    )
                 except ResultsUnavailable:
                     pass
                 except Exception as exc:
@@ -301,8 +308,7 @@ class _KeyValue(Guarded):
         return self.ask(partial(super().mget, keys), f"a look at {len(keys)} results")
 
     def _apply_chord_incr(self, header_result_args: Any, body: Any, **kwargs: Any) -> Any:
-        name = self._note_chord(header_result_args, body)
-        return self._chord(partial(super()._apply_chord_incr, header_result_args, body, **kwargs), name)
+        return self._chord(partial(super()._apply_chord_incr, header_result_args, body, **kwargs), _named(body))
 
 
 class _Waiting(Guarded):
@@ -363,10 +369,16 @@ class _Redis(_KeyValue):
         return fun(*args) if self._within.a_call else super().ensure(fun, args, **policy)
 
     def apply_chord(self, header_result_args: Any, body: Any, **kwargs: Any) -> Any:
-        name = self._note_chord(header_result_args, body)
+        name = _named(body)
+        self._within.chord = (header_result_args[0], name)
         if self.result_server.is_away:  # before anything of it is sent
             return self._chord(lambda: None, name)
         return self._chord(partial(super().apply_chord, header_result_args, body, **kwargs), name)
+
+    def set_chord_size(self, group_id: str, chord_size: int) -> Any:
+        applied, name = self._within.chord
+        chord = name if applied == group_id else f"of group {group_id}"
+        return self._chord(partial(super().set_chord_size, group_id, chord_size), chord)
 
     def add_to_chord(self, chord_id: str, result: Any) -> Any:
         return self._chord(partial(super().add_to_chord, chord_id, result), f"of group {chord_id}")
@@ -427,6 +439,10 @@ class _Database(_Waiting):
         self.on_backend_retryable_error(exc)
 
 
+def _named(body: Any) -> str:
+    return f"with the body {getattr(body, 'task', body)}"
+
+
 def _unreadable(exc: ResultsUnavailable, task_id: Any) -> ResultUnreadable:
     error = ResultUnreadable(*exc.args)
     error.task_id = task_id
@@ -449,8 +465,14 @@ def guarded_class(plain: Any) -> type[Guarded]:
         bases = (_Database,)
     elif "celery.backends.base:BaseKeyValueStoreBackend" in names:
         bases = (_Waiting, _KeyValue)
-    members["runs_apart"] = plain.__module__.startswith("celery.backends.")
+    members["runs_apart"] = any(_is_celerys_own(each) for each in plain.__mro__)
     return type(plain.__name__, (*bases, plain), members)
+
+
+def _is_celerys_own(cls: type) -> bool:
+    """A whole backend of Celery's, and not what backends of other packages are made from."""
+    module = cls.__module__
+    return module.startswith("celery.backends.") and module.rpartition(".")[2] not in ("asynchronous", "base")
 
 
 def guard(app: Celery) -> None:

@@ -162,6 +162,18 @@ def test_one_call_finds_out_and_the_others_raise_at_once_with_one_line_in_the_lo
     assert "is back after" in said[1][1]
 
 
+def test_a_connection_that_died_in_its_sleep_is_no_outage(shelf, in_task):
+    """Neither for one who asks nor for a task that stores."""
+    answers = [away, lambda: None, away, lambda: None]
+    shelf.answer = lambda: answers.pop(0)()
+
+    shelf.forget("a-task")
+    shelf.store_result("a-task", 7, states.SUCCESS)
+
+    assert answers == []
+    assert not shelf.result_server.is_away
+
+
 def test_a_silent_server_is_away_after_send_timeout(shelf):
     silence = threading.Event()
     shelf.answer = silence.wait
@@ -236,6 +248,22 @@ def test_what_somebody_elses_backend_does_before_a_send_does_not_keep_it_from_be
     assert backend.on_task_call(None, "a-task") == {}
     assert backend.result_server.is_away
     back_is_seen(backend)
+
+
+def test_a_subclass_of_celerys_own_is_called_as_that_and_one_of_another_package_in_the_callers_thread(app):
+    class OurRedis(RedisBackend):
+        """Somebody's."""
+
+    class Theirs(BaseBackend):
+        """Made from scratch; it may keep its connection with a thread."""
+
+    assert results.guarded_class(OurRedis)(app=app, url="redis://h").runs_apart
+    assert not results.guarded_class(Theirs)(app=app).runs_apart
+
+
+def test_a_chord_needs_no_server_where_its_count_is_kept_by_a_task(shelf):
+    shelf.result_server.outage.begins(OSError())
+    shelf.set_chord_size("a-group", 2)
 
 
 # -- a worker that cannot store ---------------------------------------------------------------------------------------
