@@ -6,12 +6,15 @@ resolver of the operating system that hangs cannot be interrupted at all.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 __all__ = ("GivenUp", "bounded", "shared")
+
+logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
@@ -46,6 +49,9 @@ def bounded(
     except GivenUp:
         if give_up is not None:
             give_up()
+        raise
+    except BaseException:
+        run.forget()  # the caller was interrupted, by a time limit for example
         raise
 
 
@@ -97,8 +103,8 @@ class _Run(Generic[Answer]):
             self._at_end()
         with self._deciding:
             self._ended.set()
-        if self._is_forgotten and self._too_late is not None and self._answers:
-            self._too_late(self._answers.pop())
+        if self._is_forgotten:
+            self._clean_up()
 
     def answer(self, timeout: float, what: str, *, and_forget: bool = True) -> Answer:
         if not self._ended.wait(max(timeout, 0)) and not self._is_over(and_forget):
@@ -106,6 +112,19 @@ class _Run(Generic[Answer]):
         if self._raised is not None:
             raise self._raised
         return self._answers[0]
+
+    def forget(self) -> None:
+        """Nobody waits for the answer any more."""
+        if self._is_over(and_forget=True):
+            self._clean_up()
+
+    def _clean_up(self) -> None:
+        if self._too_late is None or not self._answers:
+            return
+        try:
+            self._too_late(self._answers.pop())
+        except Exception as exc:  # nobody is there to hear of it
+            logger.debug("cleaning up what came too late: %r", exc)
 
     def _is_over(self, and_forget: bool) -> bool:
         """Whether it ended in the last moment; if not, its answer is forgotten."""

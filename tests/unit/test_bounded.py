@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 
@@ -41,6 +42,26 @@ def test_a_step_that_takes_too_long_is_given_up_and_what_it_makes_is_cleaned_up(
     assert time.monotonic() - began < 2
     assert given_up == [True]
     may_go_on.set()
+    assert cleaned_up.wait(5)
+
+
+def test_what_a_step_makes_for_a_caller_that_was_interrupted_is_cleaned_up():
+    class TimeLimit(BaseException):
+        pass
+
+    def interrupt(*_):
+        raise TimeLimit
+
+    go_on, cleaned_up = threading.Event(), threading.Event()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(TimeLimit):
+            bounded(lambda: go_on.wait(5), 5, "a step", too_late=lambda _: cleaned_up.set())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    go_on.set()
     assert cleaned_up.wait(5)
 
 
