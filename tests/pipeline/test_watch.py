@@ -30,6 +30,7 @@ from kombu_paired.pipeline.simulation import Settings, simulate
 from kombu_paired.pipeline.watch import Refresh, Stuck, Watch, only_one, parsed, watch
 from tests.pipeline.test_reading import STRANGE
 from tests.pipeline.writing import line, write
+from tests.support.spark import require_spark
 
 pytestmark = pytest.mark.spark
 TABLES = ("messages", "outages", "cost", "what_if", "quality", "processes", "places", "intervals")
@@ -160,12 +161,25 @@ def command(journals, out, *arguments):
     return [sys.executable, "-m", "kombu_paired.cli", "watch", *options]
 
 
-def started(*arguments):
-    """A watch in a process group of its own."""
-    return subprocess.Popen(
-        command(*arguments),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=Path(__file__).parents[2]
-    )  # fmt: skip
+@pytest.fixture
+def started():
+    """Start a watch in a process group of its own; none outlives its test."""
+    require_spark()
+    processes = []
+
+    def start(*arguments):
+        process = subprocess.Popen(
+            command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True, cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def wait_for(process, what):
@@ -184,7 +198,7 @@ def killed(process):
 
 
 @pytest.mark.slow
-def test_after_three_kills_nothing_is_lost_or_counted_twice(spark, tmp_path):
+def test_after_three_kills_nothing_is_lost_or_counted_twice(spark, started, tmp_path):
     """Killed with a batch planned, with it half written, and with it kept but its tables not made."""
     files = simulated(tmp_path / "simulated")
     journals, out = tmp_path / "journals", tmp_path / "out"
@@ -211,8 +225,9 @@ def test_after_three_kills_nothing_is_lost_or_counted_twice(spark, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_stops_at_once_and_cleanly(spark, tmp_path, number):
+def test_it_stops_at_once_and_cleanly(started, tmp_path, number):
     write(tmp_path / "journals" / "a.jsonl", line(1, message_id="a", entity="orders"))
     process = started(tmp_path / "journals", tmp_path / "out", "--every", "0.1")
     said = process.stdout.readline()
