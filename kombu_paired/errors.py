@@ -110,7 +110,9 @@ class NamespaceFailure(PairedError):
         """The same failure as it concerns a message that was never sent: it is certainly not stored."""
         if not self.maybe_stored:
             return self
-        return NamespaceFailure(self.kind, self.namespace, self.cause, whole_namespace=self.whole_namespace)
+        return NamespaceFailure(
+            self.kind, self.namespace, self.cause, whole_namespace=self.whole_namespace, advice=self.advice
+        )
 
 
 class SendError(PairedError, OperationalError):  # type: ignore[misc]

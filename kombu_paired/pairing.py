@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from kombu_paired import events, journal
@@ -34,7 +35,7 @@ from kombu_paired.message import BACKLOG_MARK, LARGEST_GROWTH, Diversion, Messag
 from kombu_paired.namespaces.base import Namespace, Sender
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.ping import Pinger
-from kombu_paired.reach import NamespaceReach, Wait
+from kombu_paired.reach import GLANCE, NamespaceReach, Wait
 from kombu_paired.rotation import BacklogRotation
 from kombu_paired.senders import BacklogSender, SenderPool
 from kombu_paired.stranded import Stranded, StrandedMessages
@@ -54,8 +55,8 @@ MOMENT = 0.1
 LAST_TRY = 0.7
 
 
-class _Try(NamedTuple):
-    """When a namespace was tried for a call, and how many seconds it took to fail."""
+class _InVain(NamedTuple):
+    """When a declaration failed, and how many seconds it took."""
 
     at: float
     took: float
@@ -70,15 +71,18 @@ class _Call:
         started: when (seconds since 1970, UTC).
         deadline: when the call must be over.
         maybe_stored: a namespace may have the message by now, so that every copy from here on is marked.
-        primary, secondary: the last try for this very call, or that of another call which it waited for.
+        primary, secondary: when its last try there began; None if it had none.
+        primary_naps, secondary_naps: how often it waited for one that was busy.
     """
 
     message: Message
     started: float
     deadline: Deadline
     maybe_stored: bool = False
-    primary: _Try | None = None
-    secondary: _Try | None = None
+    primary: float | None = None
+    secondary: float | None = None
+    primary_naps: int = 0
+    secondary_naps: int = 0
 
 
 class Pairing:
@@ -191,7 +195,7 @@ class Pairing:
             raise
 
     def _find_backlog_queues(self, deadline: Deadline) -> NamespaceFailure | None:
-        """Find them, or the failure that counts.
+        """Find them, or the failure of a secondary that is away or busy.
 
         Raises:
             NamespaceUnauthorized, ConfigurationError: waiting would not help.
@@ -204,6 +208,9 @@ class Pairing:
         except NamespaceFailure as failure:
             if failure.kind is FailureKind.UNAUTHORIZED:
                 raise self._unauthorized(failure) from failure.cause
+            if failure.kind is FailureKind.THROTTLED:
+                self._secondary_reach.reached()
+                return failure
             if not failure.kind.counts:
                 raise ConfigurationError(f"{failure}; the pairing cannot use its backlog queues") from failure
             self._secondary_reach.failed(failure, self._clock() - began)
@@ -313,7 +320,7 @@ class Pairing:
         reach, sharing = self._primary_reach, self.options.divert_while_suspect
         known = reach.known_failure() if sharing else reach.verdict(timeout / 2)
         outcomes = [known] * len(messages) if known else self._attempt_together(messages)
-        tried = None if known and sharing else _Try(self._clock(), self._clock() - began)
+        tried = None if known and sharing else began
         alone = []
         for message, failure in zip(messages, outcomes, strict=True):
             if failure is None:
@@ -356,7 +363,7 @@ class Pairing:
                 self._primary_reach.failed(failure, took)  # so that the publish that follows need not wait again
             if failure.kind.counts:
                 sender.drop()
-                self._declared_in_vain.when = _Try(self._clock(), took)
+                self._declared_in_vain.when = _InVain(self._clock(), took)
                 return None
             self._senders.give_back(sender)
             raise self._as_raised(failure) from failure.cause
@@ -429,7 +436,7 @@ class Pairing:
 
     def _spent_on_declaring(self) -> float:
         """Seconds that this thread spent on a declaration in vain just now: it was for the message that follows."""
-        spent: _Try | None = getattr(self._declared_in_vain, "when", None)
+        spent: _InVain | None = getattr(self._declared_in_vain, "when", None)
         if spent is None:
             return 0.0
         self._declared_in_vain.when = None
@@ -509,10 +516,10 @@ class Pairing:
         if known is not None and sharing:
             return known
         failure = known or self._attempt(call, part)
-        waits, has_declared = 0, False
+        has_declared = False
         while failure is not None:
-            if failure.kind.response is Response.WAIT and waits < THROTTLE_WAITS:
-                waits += 1
+            if failure.kind.response is Response.WAIT and call.primary_naps < THROTTLE_WAITS:
+                call.primary_naps += 1
                 logger.warning("%s; waiting %g s", failure, self.options.throttle_wait)
                 self._nap(part)
             elif failure.kind.response is Response.DECLARE and not has_declared and self._can_declare(call.message):
@@ -520,7 +527,7 @@ class Pairing:
             else:
                 break
             failure = self._primary_reach.verdict(part.left / 2) or self._attempt(call, part)
-        call.primary = _Try(self._clock(), self._clock() - began)
+        call.primary = began
         return failure
 
     def _nap(self, deadline: Deadline) -> None:
@@ -646,11 +653,9 @@ class Pairing:
         self._emit_message(EventKind.BACKLOG_UNAVAILABLE, call.message, call.started, failure=last, doubt=doubt)
         raise BacklogUnavailable(self._both(failure, last)) from last.cause
 
-    def _is_worth_a_try(self, call: _Call, tried: _Try | None) -> bool:
-        """Not tried for this call yet, or longer ago than it would take to find out again."""
-        if call.deadline.is_over:
-            return False
-        return tried is None or self._clock() - tried.at > max(tried.took, MOMENT)
+    def _is_worth_a_try(self, call: _Call, tried: float | None) -> bool:
+        """It had no try, or one so long ago that the namespace may have come back, and there is time left."""
+        return not call.deadline.is_over and (tried is None or self._clock() - tried > MOMENT)
 
     def _taken_after_all(self, call: _Call) -> None:
         entity = call.message.entity
@@ -659,18 +664,20 @@ class Pairing:
 
     def _try_secondary(self, call: _Call, why: NamespaceFailure | None) -> NamespaceFailure | None:
         """Store it in the backlog; the failure if that is not possible."""
-        reach, began = self._secondary_reach, self._clock()
-        part = call.deadline.part(self.options.send_timeout)
+        reach, began, timeout = self._secondary_reach, self._clock(), self.options.send_timeout
+        seconds = call.deadline.left if call.primary is None else call.deadline.left - min(GLANCE, timeout / 4)
+        part = call.deadline.part(min(seconds, timeout))  # what remains is for the primary, which may have come back
         last = reach.verdict(part.left / 2)
         if last is None:
             part = part.part(reach.worth(part.left))
             try:
-                last = None if self.backlog_queue_count else self._find_backlog_queues(part)
+                if not self.backlog_queue_count:
+                    last = self._patiently(partial(self._find_backlog_queues, part), part, call)
                 last = last or self._divert_by(part, call, why)
             except BaseException:
                 reach.undecided()
                 raise
-        call.secondary = _Try(self._clock(), self._clock() - began)
+        call.secondary = began
         return last
 
     def _divert_by(self, deadline: Deadline, call: _Call, why: NamespaceFailure | None) -> NamespaceFailure | None:
@@ -709,7 +716,7 @@ class Pairing:
                 return last or self._no_backlog_queue()
             diversion = replace(diversion, maybe_duplicate=call.maybe_stored)
             stored = self._for_backlog(call.message, backlog.queue, diversion)
-            last = self._store_patiently(backlog, stored, deadline)
+            last = self._patiently(partial(self._store, backlog, stored, deadline), deadline, call)
             if last is None:
                 self._diverted(stored, call.message, backlog.queue, diversion, why)
                 return None
@@ -744,14 +751,16 @@ class Pairing:
                 f"accepts {limit}"
             )
 
-    def _store_patiently(self, backlog: BacklogSender, stored: Message, deadline: Deadline) -> NamespaceFailure | None:
-        """Store it, waiting a few times for a secondary that says it is busy."""
-        for _ in range(THROTTLE_WAITS):
-            failure = self._store(backlog, stored, deadline)
-            if failure is None or failure.kind is not FailureKind.THROTTLED:
+    def _patiently(
+        self, attempt: Callable[[], NamespaceFailure | None], deadline: Deadline, call: _Call
+    ) -> NamespaceFailure | None:
+        """Wait a few times for a secondary that says it is busy."""
+        while True:
+            failure = attempt()
+            if failure is None or failure.kind is not FailureKind.THROTTLED or call.secondary_naps == THROTTLE_WAITS:
                 return failure
+            call.secondary_naps += 1
             self._nap(deadline)
-        return self._store(backlog, stored, deadline)
 
     def _store(self, backlog: BacklogSender, stored: Message, deadline: Deadline) -> NamespaceFailure | None:
         """One try on one backlog queue; a failure that is the queue's own pulls it."""

@@ -26,8 +26,8 @@ class NamespaceReach:
 
     * Whoever can turn elsewhere asks for :meth:`known_failure`. A fresh failure turns everybody away. Of a stale one,
       somebody makes sure, and turns the others away meanwhile.
-    * Whoever would raise asks for a :meth:`verdict`, which nobody knew before the question: it waits for the one who
-      tries at the moment, or lets the caller try. :meth:`worth` says how long that should take.
+    * Whoever would raise asks for a :meth:`verdict`, which is never older than the question: it waits for one who
+      tries meanwhile, or lets the caller try. :meth:`worth` says how long that should take.
 
     Whoever is told to try reports once: :meth:`failed`, :meth:`reached` or :meth:`undecided`.
 
@@ -57,6 +57,7 @@ class NamespaceReach:
         self._trying_until = float("-inf")
         self._reports = 0
         self._last_report: NamespaceFailure | None = None
+        self._last_try_began = 0.0
 
     @property
     def has_failed(self) -> bool:
@@ -90,22 +91,25 @@ class NamespaceReach:
             return None
 
     def verdict(self, patience: float) -> NamespaceFailure | None:
-        """What the one who tries at the moment finds; None when the caller is to try.
+        """What a try found that began after this question; None when the caller is to try.
 
         Arguments:
-            patience: seconds to wait for it; without a word in this time the caller is to try, too.
+            patience: seconds to wait for the one who tries at the moment; without a word in this time the caller is
+                to try, too.
         """
         if not self._is_doubted:
             return None
         with self._reported:
-            now = self._clock()
+            asked = now = self._clock()
             until, reports = now + patience, self._reports
             while now < self._trying_until:
                 if now >= until:
                     return None
                 self._wait(self._reported, min(until, self._trying_until) - now)
                 if self._reports != reports:
-                    return self._last_report
+                    reports = self._reports
+                    if self._last_report is None or self._last_try_began >= asked:
+                        return self._last_report
                 now = self._clock()
             self._trying_until = now + self._try_within
             return None
@@ -114,8 +118,9 @@ class NamespaceReach:
         """It could not be reached, which was found out in so many seconds."""
         shared = failure.of_nothing_stored()  # it says nothing about the messages of others
         with self._reported:
+            now = self._clock()
             self._failure, self._was_cheap, self._is_doubted = shared, took < CHEAP, True
-            self._fresh_until = self._clock() + FRESH
+            self._fresh_until, self._last_try_began = now + FRESH, now - took
             self._report(shared)
 
     def reached(self) -> None:

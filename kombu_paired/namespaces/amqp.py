@@ -352,6 +352,7 @@ class AmqpSender(Sender):
             return failure
 
     def _batch_of_one(self, message: Message, deadline: float) -> list[NamespaceFailure | None]:
+        number = None
         try:
             channel = self._open(_left(deadline))
             with self.link.until.within(_left(deadline)):
@@ -360,7 +361,7 @@ class AmqpSender(Sender):
         except NamespaceFailure as failure:
             return [failure]
         except Exception as exc:
-            return [self._broken(exc, maybe_stored=True)]
+            return [self._broken(exc, maybe_stored=number is not None)]
         return [self._outcomes.pop(number, None)]
 
     def _require_exchange(self, message: Message, deadline: float) -> None:

@@ -522,7 +522,7 @@ class KombuSender(Sender):
             except NamespaceFailure as failure:
                 outcomes.append(failure)
                 if failure.whole_namespace:
-                    outcomes.extend([failure] * (len(messages) - len(outcomes)))
+                    outcomes.extend([failure.of_nothing_stored()] * (len(messages) - len(outcomes)))
                     break
             else:
                 outcomes.append(None)
@@ -535,7 +535,7 @@ class KombuSender(Sender):
         try:
             found = self.link.channel._lookup(message.exchange, message.routing_key)
         except Exception as exc:
-            raise self._failed(exc) from exc
+            raise self._failed(exc).of_nothing_stored() from exc
         if not found and self.link.channel.typeof(message.exchange).type != "fanout":
             unrouted = LookupError(f"no queue is bound for {message.entity.path!r}")
             raise self.namespace.failure(unrouted, kind=FailureKind.MISSING)
@@ -549,7 +549,7 @@ class KombuSender(Sender):
                 for declaration in declarations:
                     answer = getattr(channel, declaration.operation)(**declaration.arguments)
         except Exception as exc:
-            raise self._failed(exc) from exc
+            raise self._failed(exc).of_nothing_stored() from exc
         return answer
 
     def _failed(self, exc: Exception) -> NamespaceFailure:

@@ -362,6 +362,7 @@ class RedisSender(KombuSender):
         outcomes: list[NamespaceFailure | None] = []
         commands = [0]  # of the pipeline, after each message
         answers: list[Any] = []
+        is_sent = False
         deadline = Deadline(timeout)
         try:
             channel = self.link.open(timeout)
@@ -370,9 +371,11 @@ class RedisSender(KombuSender):
                 for message in messages:
                     outcomes.append(self._add(batch, message))
                     commands.append(len(batch.pipeline))
+                is_sent = True
                 answers = batch.pipeline.execute(raise_on_error=False)
         except Exception as exc:
             broken = self._failed(exc)
+            broken = broken if is_sent else broken.of_nothing_stored()
             outcomes += [None] * (len(messages) - len(outcomes))
             return [outcome or broken for outcome in outcomes]
         for index, (first, end) in enumerate(pairwise(commands)):

@@ -135,8 +135,8 @@ def test_no_failure_that_was_known_before_is_a_verdict(reach, clock):
     assert reach.verdict(PATIENCE) is None, "nor a stale one"
 
 
-@pytest.mark.parametrize("took", [0, PATIENCE])
-def test_the_word_of_the_one_who_tries_is_a_verdict_for_all_who_wait_for_it(reach, clock, took):
+@pytest.mark.parametrize("took", [0, 1])
+def test_the_word_of_one_who_began_after_the_question_is_a_verdict_for_all_who_wait(reach, clock, took):
     stale(reach, clock)
     assert reach.verdict(PATIENCE) is None
     found = failure("found meanwhile")
@@ -144,6 +144,18 @@ def test_the_word_of_the_one_who_tries_is_a_verdict_for_all_who_wait_for_it(reac
     before = clock.now
     assert reach.verdict(PATIENCE) is found
     assert clock.now == before + 1
+
+
+def test_the_word_of_one_who_began_before_lets_one_try_and_the_others_wait_for_that_one(reach, clock):
+    stale(reach, clock)
+    assert reach.verdict(PATIENCE) is None
+    clock.then = [(1, lambda: reach.failed(failure("it may have come back meanwhile"), took=PATIENCE))]
+    before = clock.now
+    assert reach.verdict(PATIENCE) is None
+    assert clock.now == before + 1
+    found = failure("it has not")
+    clock.then = [(0.5, lambda: reach.failed(found, took=0.5))]
+    assert reach.verdict(PATIENCE) is found
 
 
 @pytest.mark.parametrize("word", ["reached", "undecided"])
@@ -281,15 +293,20 @@ class Reach(RuleBasedStateMachine):
             assert answer is None
             self.trying_since = self.clock.now
 
-    @rule(patience=st.integers(1, 6), after=st.integers(0, 6), word=st.sampled_from(["failed", "reached", "undecided"]))
-    def one_who_would_raise_asks(self, patience, after, word):
+    @rule(
+        patience=st.integers(1, 6),
+        after=st.integers(0, 6),
+        took=st.sampled_from([0, 10]),
+        word=st.sampled_from(["failed", "reached", "undecided"]),
+    )
+    def one_who_would_raise_asks(self, patience, after, took, word):
         asked_at, trying_since = self.clock.now, self.trying_since
         is_to_wait = self.doubted and self._somebody_tries()
         found, reports = failure("found now"), []
 
         def report():
             reports.append(self.clock.now)
-            self._report(word, found)
+            self._report(word, found, took)
 
         self.clock.then = [(after, report)]
         answer = self.reach.verdict(patience)
@@ -298,8 +315,11 @@ class Reach(RuleBasedStateMachine):
         if not is_to_wait:
             assert (answer, reports, self.clock.now) == (None, [], asked_at)
         if answer is not None:
-            assert (answer, word) == (found, "failed")
+            assert (answer, word, took) == (found, "failed", 0)
             assert reports, "a verdict is never older than the question"
+        elif reports and word == "failed":
+            assert took, "it was found meanwhile"
+            self.trying_since = self.clock.now
         elif not reports and (self.trying_since is None or self.clock.now >= trying_since + self.try_within):
             self.trying_since = self.clock.now if self.doubted else None
 
@@ -307,10 +327,10 @@ class Reach(RuleBasedStateMachine):
     def somebody_reports(self, word):
         self._report(word, failure())
 
-    def _report(self, word, found):
+    def _report(self, word, found, took=1):
         if word == "failed":
             self.failure, self.failed_at, self.doubted = found, self.clock.now, True
-            self.reach.failed(found, 1)
+            self.reach.failed(found, took)
         else:
             getattr(self.reach, word)()
         if word == "reached":
