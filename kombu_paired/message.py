@@ -132,10 +132,6 @@ class Message:
         message_id = self.message_id or str(uuid.uuid4())
         return replace(self, properties={**self.properties, "message_id": message_id})
 
-    def marked(self) -> Message:
-        """The same message, with the mark that a broker may have it already."""
-        return replace(self, headers={**self.headers, MAYBE_DUPLICATE: "true"})
-
 
 @dataclass(frozen=True)
 class Diversion:
@@ -240,9 +236,9 @@ def from_backlog(stored: Message, now: float) -> Message:
     )
 
 
-def marked_maybe_duplicate(stored: Message) -> Message:
-    """A backlog message that says from now on that the primary may have it already."""
-    return replace(stored, headers={**stored.headers, MAYBE_DUPLICATE: "true"})
+def marked_maybe_duplicate(message: Message) -> Message:
+    """A message, in the backlog or on its way, that says from now on that a namespace may have it already."""
+    return replace(message, headers={**message.headers, MAYBE_DUPLICATE: "true"})
 
 
 def diversion_of(stored: Message) -> Diversion:

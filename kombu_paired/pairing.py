@@ -20,6 +20,7 @@ from kombu_paired import events, journal
 from kombu_paired.circuit import CircuitState, EntityCircuits, Transition
 from kombu_paired.deadline import LEAST, Deadline
 from kombu_paired.declarations import Declaration, DeclarationBook, Entity
+from kombu_paired.doubts import Doubts
 from kombu_paired.errors import (
     BacklogUnavailable,
     ConfigurationError,
@@ -31,7 +32,14 @@ from kombu_paired.errors import (
 )
 from kombu_paired.events import Event, EventKind, EventStream
 from kombu_paired.failures import FailureKind, Response
-from kombu_paired.message import BACKLOG_MARK, LARGEST_GROWTH, Diversion, Message, to_backlog
+from kombu_paired.message import (
+    BACKLOG_MARK,
+    LARGEST_GROWTH,
+    Diversion,
+    Message,
+    marked_maybe_duplicate,
+    to_backlog,
+)
 from kombu_paired.namespaces.base import Namespace, Sender
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.ping import Pinger
@@ -49,6 +57,8 @@ logger = logging.getLogger(__name__)
 SECOND_LOOK = 0.5
 #: Waits that a namespace gets that says it is busy, before the message is diverted.
 THROTTLE_WAITS = 3
+#: How often a call looks again at namespaces that have both failed it, while the one it tried first may be back.
+LOOKS = 2
 #: What two steps of one call have between them at most (seconds): Kombu declares just before it publishes.
 MOMENT = 0.1
 #: Seconds that :meth:`Pairing.close` has for what is stranded.
@@ -141,6 +151,7 @@ class Pairing:
         self._pinger = Pinger(self._ping, options.ping_interval, name=f"kombu-paired-ping-{name}", clock=clock)
         self._last_failure: NamespaceFailure | None = None
         self._stranded = StrandedMessages(self._send_stranded, longest, name)
+        self._doubts = Doubts()
         self._declared_in_vain = threading.local()
         self._sender_id = f"{socket.gethostname()}/{os.getpid()}"
 
@@ -283,7 +294,13 @@ class Pairing:
         """
         if self.closed or self.primary.closed or self.secondary.closed:
             self._require_open()
-        self._send(self._call(message))
+        call = self._call(message)
+        try:
+            self._send(call)
+        except Exception:
+            if call.maybe_stored:
+                self._doubts.add(message)
+            raise
 
     def divert_stranded(self, message: Message, failure: NamespaceFailure) -> None:
         """Divert a message that a consumer took out of a primary which then failed: nobody else knows of it.
@@ -432,7 +449,8 @@ class Pairing:
 
     def _call(self, message: Message) -> _Call:
         seconds = 2 * self.options.send_timeout - self._spent_on_declaring()
-        return _Call(message, self._wall_clock(), Deadline(seconds, self._clock))
+        deadline = Deadline(seconds, self._clock)
+        return _Call(message, self._wall_clock(), deadline, maybe_stored=self._doubts.take(message))
 
     def _spent_on_declaring(self) -> float:
         """Seconds that this thread spent on a declaration in vain just now: it was for the message that follows."""
@@ -452,7 +470,7 @@ class Pairing:
             half = call.deadline.left / 2
             failure = self._try_primary(call, half, sharing=self.options.divert_while_suspect)
             if failure is None:
-                self._sent(message, call.started)
+                self._sent(message, call.started, call.maybe_stored)
             else:
                 self._failed(call, failure)
 
@@ -498,11 +516,11 @@ class Pairing:
             self._last_failure = failure
             self._note(entity, self.circuits.failed(entity), failure)
 
-    def _sent(self, message: Message, started: float) -> None:
+    def _sent(self, message: Message, started: float, doubt: bool = False) -> None:
         if self.circuits:
             self._note(message.entity, self.circuits.succeeded(message.entity))
         if self.anyone_wants(EventKind.SENT):
-            self._emit_message(EventKind.SENT, message, started, route="primary")
+            self._emit_message(EventKind.SENT, message, started, route="primary", doubt=doubt)
 
     def _try_primary(self, call: _Call, seconds: float, *, sharing: bool = False) -> NamespaceFailure | None:
         """Send to the primary; the failure that remains after what its kind allows to try again.
@@ -544,7 +562,7 @@ class Pairing:
 
     def _attempt(self, call: _Call, deadline: Deadline) -> NamespaceFailure | None:
         sender: Sender = self._senders.take()
-        message = call.message.marked() if call.maybe_stored else call.message
+        message = marked_maybe_duplicate(call.message) if call.maybe_stored else call.message
         entity = message.entity
 
         def attempt(left: float) -> None:
@@ -630,14 +648,16 @@ class Pairing:
     def _divert(self, call: _Call, failure: NamespaceFailure | None) -> None:
         """Send to a backlog queue, whichever takes it.
 
-        If none does, each namespace that was not tried just now is tried once more before the caller hears of it.
+        If none does, each namespace that was not tried just now is tried again before the caller hears of it.
 
         Arguments:
             failure: of the primary; None if it was not asked.
         """
         self._require_room_at_home(call.message)
         last = self._try_secondary(call, failure)
-        if last is not None and self._is_worth_a_try(call, call.primary):
+        for _ in range(LOOKS):
+            if last is None or not self._is_worth_a_try(call, call.primary):
+                break
             again = self._try_primary(call, self.options.send_timeout)
             if again is None:
                 self._taken_after_all(call)

@@ -521,6 +521,26 @@ def test_when_both_are_dead_it_waits_in_the_process(primary, secondary, pair, no
         assert taker.bodies == ["one"]
 
 
+def test_what_neither_takes_is_sent_again_soon_though_nobody_connects_anew(
+    primary, secondary, pair, no_moves, monkeypatch, caplog
+):
+    def both_are_full() -> None:
+        primary.broker.fill()
+        secondary.broker.fill()
+
+    taker = Taker(pair)
+    waits(taker)
+    with before_it_is_noted(taker, monkeypatch, both_are_full):
+        primary.put(QUEUE, ("one", {}))
+        taker.drain()
+    assert taker.messages == []
+    assert "1 messages that were just being taken wait in this process" in caplog.text
+
+    primary.broker.unfill()
+    taker.wait_for(1)
+    assert taker.bodies == ["one"]
+
+
 def test_a_full_redis_that_cannot_note_does_not_end_the_consumer(primary, secondary, pair, no_moves, monkeypatch):
     taker = Taker(pair)
     waits(taker)

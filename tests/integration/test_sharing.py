@@ -398,6 +398,70 @@ def test_eight_threads_publish_through_a_kill_and_restart(
     close(shop)
 
 
+def at_once(n, call):
+    """The errors of so many threads that call at the same moment with 0, 1, 2, …"""
+    together, errors = threading.Barrier(n), []
+
+    def act(number):
+        together.wait()
+        try:
+            call(number)
+        except Exception as exc:
+            errors.append(exc)
+
+    threads = [threading.Thread(target=act, args=(number,)) for number in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return errors
+
+
+@pytest.mark.parametrize("broker_kind", ["redis"], indirect=True)
+@pytest.mark.parametrize("when", ["at the start", "for one call"])
+def test_a_secondary_that_was_away_once_takes_what_many_threads_divert(when, connect, primary, secondary, options):
+    """What was known of it is stale, and one of them tries: the others may not raise meanwhile."""
+    secondary.kill()
+    connection = connect()
+    publish(connection, 0)
+    pairing = pairing_of(connection)
+    if when == "for one call":
+        primary.kill()
+        with pytest.raises(BacklogUnavailable):
+            publish(connection, -1)
+        primary.broker.restart()
+        pairing.mark_healthy(Entity("", "orders"))
+    secondary.broker.restart()
+    wait_until(lambda: not pairing._secondary_reach.fresh_failure, what="what is known is stale")
+    publish(connection, 0)
+    primary.kill()
+
+    errors = at_once(8, lambda n: publish(connection.clone(), n))
+
+    assert errors == []
+    assert sorted(secondary.take_all(*backlog_names(options))) == list(range(8))
+
+
+@pytest.mark.parametrize("broker_kind", ["redis"], indirect=True)
+def test_threads_that_declare_at_once_bind_to_exchanges_that_their_links_know(connect, primary, monkeypatch):
+    """Kombu's Redis transport keeps exchanges per connection, and each thread takes a link of the pool."""
+    connection = connect()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for turn in range(6):
+            pairing_of(connection).close()  # the next one begins without a link
+
+            def publish_to_its_own(n, turn=turn):
+                queue = Queue(f"q{turn}-{n}", Exchange("shop"), routing_key=f"q{turn}-{n}")
+                publish(connection.clone(), n, queue.name, declare=[queue], exchange=queue.exchange)
+
+            assert at_once(8, publish_to_its_own) == []
+            assert [primary.depth(f"q{turn}-{n}") for n in range(8)] == [1] * 8
+    finally:
+        sys.setswitchinterval(before)
+
+
 GEVENT_PRODUCER = """
     from gevent import monkey
     monkey.patch_all()
@@ -782,7 +846,7 @@ def test_mark_healthy_sends_to_the_primary_again(connect, primary, secondary, op
 
     pairing.mark_healthy(orders)
 
-    wait_until(lambda: not pairing._primary_reach.fresh_failure(), what="the failure is stale")
+    wait_until(lambda: not pairing._primary_reach.fresh_failure, what="the failure is stale")
     publish(connection, 3)
     assert primary.take_all("orders") == [3]
     assert sorted(secondary.take_all(*backlog_names(options))) == [1, 2]

@@ -20,7 +20,7 @@ FLOORS = [
     {
         "outage",
         *("options", "errors", "secrets", "showing", "registration", "stopping", "bounded"),
-        *("message", "failures", "circuit", "deadline", "reach", "rotation", "declarations"),
+        *("message", "failures", "circuit", "deadline", "doubts", "reach", "rotation", "declarations"),
     },
     {"events"},
     {"namespaces", "journal"},

@@ -682,6 +682,26 @@ def test_a_message_that_the_secondary_may_have_is_marked_at_home(world: World) -
     assert world.primary.stored[0].headers[MAYBE_DUPLICATE] == "true"
 
 
+@pytest.mark.parametrize("goes", ["to the primary", "to the backlog"])
+def test_what_raised_in_doubt_is_marked_when_it_is_sent_again(world: World, goes: str) -> None:
+    world.pairing.open()
+    world.primary.script = [world.primary.failure(FailureKind.TIMEOUT, maybe_stored=True)]
+    world.secondary.script = [world.secondary.failure(FailureKind.UNREACHABLE, whole_namespace=True)]
+    with pytest.raises(BacklogUnavailable):
+        world.send(headers={"id": "7"})
+    if goes == "to the backlog":
+        world.primary.always = world.primary.failure(FailureKind.UNREACHABLE)
+    world.send(headers={"id": "8"})
+    world.send(headers={"id": "7"})
+    stored = {each.message_id: each for each in (*world.primary.stored, *world.secondary.stored)}
+    assert {id: MAYBE_DUPLICATE in each.headers for id, each in stored.items()} == {"7": True, "8": False}
+    told = [each for each in world.events if each.kind in (EventKind.SENT, EventKind.DIVERTED)]
+    assert {each.message_id: each.maybe_duplicate for each in told} == {"7": True, "8": False}
+    world.primary.always = None
+    world.send(headers={"id": "7"})
+    assert MAYBE_DUPLICATE not in world.primary.stored[-1].headers, "once it is sent, a doubt is over"
+
+
 # -- no sender is lost ----------------------------------------------------------------------------------------------
 
 
