@@ -33,7 +33,7 @@ from kombu.exceptions import OperationalError
 
 from kombu_paired.bounded import GivenUp
 from kombu_paired.contrib.result_consumers import RedisLinks, RpcLinks
-from kombu_paired.contrib.result_server import PATIENCE, ResultServer, server_for
+from kombu_paired.contrib.result_server import PATIENCE, ResultServer, apart, server_for
 from kombu_paired.errors import MessageTooLarge, NamespaceFailure, NamespaceUnauthorized, ResultsUnavailable
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.secrets import without_secrets
@@ -264,21 +264,36 @@ class Guarded(Backend):  # type: ignore[misc]
         return self._store(call, what, is_final=True)
 
     def _store(self, call: Callable[[], Any], what: str, is_final: bool, otherwise: Any = None) -> Any:
-        """Store it, waiting for the server as long as a task may; a worker's main process does not wait."""
+        """Store it, waiting for the server as long as a task may. A worker's main process may not: a thread waits."""
         if self._within.a_call:
             return call()
-        server = self.result_server
         in_task = self.app.current_task is not None
-        until = time.monotonic() + (PATIENCE if in_task and is_final else 0.0)
+        once = partial(self._inside, partial(self._twice, call))  # in the task's own thread: what it sends is its child
+        if not in_task and self.runs_apart:
+            once = partial(self.ask, call, what)
+        try:
+            return self._store_within(PATIENCE if in_task and is_final else 0.0, once, what)
+        except ResultsUnavailable:
+            if is_final and not in_task and self.runs_apart:
+                apart(partial(self._store_late, once, what), "results-late")
+            elif is_final:
+                self.result_server.lost(what)
+        return otherwise
+
+    def _store_late(self, once: Callable[[], Any], what: str) -> None:
+        try:
+            self._store_within(PATIENCE, once, what)
+        except ResultsUnavailable:
+            self.result_server.lost(what)
+
+    def _store_within(self, patience: float, once: Callable[[], Any], what: str) -> Any:
+        """Store it, as soon as the server answers; all who wait in one outage wait until the same moment."""
+        server = self.result_server
+        until = time.monotonic() + patience
         while True:
             if not server.is_away:
                 try:
-                    # A task stores in its own thread: what it sends meanwhile is its child.
-                    return (
-                        self._inside(partial(self._twice, call))
-                        if in_task or not self.runs_apart
-                        else self.ask(call, what)
-                    )
+                    return once()
                 except ResultsUnavailable:
                     pass
                 except Exception as exc:
@@ -287,11 +302,8 @@ class Guarded(Backend):  # type: ignore[misc]
                     server.failed(exc, self.look)
             left = min(until - time.monotonic(), PATIENCE - server.outage.seconds)
             if left <= 0:
-                break
+                raise server.unavailable(what, _RETRY)
             server.wait_until_back(left)
-        if is_final:
-            server.lost(what)
-        return otherwise
 
     # -- pickling -----------------------------------------------------------------------------------------------
 

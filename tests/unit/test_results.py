@@ -320,11 +320,19 @@ def test_a_task_does_not_wait_to_say_that_it_is_under_way(shelf, in_task, state,
     assert "is not stored" not in caplog.text
 
 
-def test_a_main_process_does_not_wait(shelf):
+def test_a_main_process_does_not_wait_and_stores_when_the_server_is_back(shelf):
     shelf.answer = away
     started = time.monotonic()
     shelf.mark_as_failure("a-task", RuntimeError("lost"))
     assert time.monotonic() - started < 1
+    assert shelf.kept == {}
+
+    back_is_seen(shelf)
+
+    until = time.monotonic() + 5
+    while "a-task" not in shelf.kept and time.monotonic() < until:
+        time.sleep(0.01)
+    assert shelf.kept["a-task"]["status"] == states.FAILURE
 
 
 def test_celerys_own_retrying_does_not_hold_a_task_for_ever(app, in_task, monkeypatch):
