@@ -34,6 +34,8 @@ CI: tuple[tuple[int, str, str], ...] = (
     (8, "redis+redis", "prefork"),
     (9, "redis+redis", "threads"),
     (10, "redis+redis", "gevent"),
+    (14, "redis/results+redis", "prefork"),
+    (15, "redis/results+redis", "threads"),
     (11, "sentinel+redis", "prefork"),
     (12, "servicebus+servicebus", "threads"),
     (13, "servicebus+servicebus", "gevent"),

@@ -118,8 +118,8 @@ class Sentinel(Side):
         self._stop_sentinel()
         for node in self.nodes:
             node.broker.kill()
-            for path in node.broker.folder.rglob("*.aof"):
-                path.unlink()
+            shutil.rmtree(node.broker.folder / "appendonlydir", ignore_errors=True)
+            (node.broker.folder / "dump.rdb").unlink(missing_ok=True)
             node.broker.restart()
         master, replica = (node.broker for node in self.nodes)
         replica.command("REPLICAOF", HOST, master.port)
