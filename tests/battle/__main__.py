@@ -104,6 +104,8 @@ def line_of(outcome: Outcome) -> str:
     )
     if verdict.celerys_own_exits:
         line += f", {verdict.celerys_own_exits} exits of Celery's own"
+    if verdict.stalled:
+        line += f", the machine stood still for {verdict.stalled:.1f} s"
     if verdict.passed:
         return line
     promises = Counter(each.promise for each in verdict.broken)

@@ -74,12 +74,20 @@ class RabbitMQ(Side):
         super().__init__([new_node("amqp", folder)])
 
 
+class _Redis(LocalRedis):
+    """It writes each command, and syncs once a second: what a process that is killed has written is there."""
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        super().wait_ready(timeout)
+        self.command("CONFIG", "SET", "appendfsync", "everysec")
+
+
 class Redis(Side):
     options = RedisNode.gives_back_soon
     visibility_timeout = float(RedisNode.gives_back_soon["visibility_timeout"])
 
     def __init__(self, folder: Path) -> None:
-        super().__init__([new_node("redis", folder)])
+        super().__init__([RedisNode(_Redis(folder))])
 
 
 class ServiceBus(Side):
@@ -94,7 +102,7 @@ class ServiceBus(Side):
         self.nodes[0].shorten_locks(BACKLOG_QUEUES)
 
 
-class _ReplicatedRedis(LocalRedis):
+class _ReplicatedRedis(_Redis):
     """It takes a write only while a replica is there: what a frozen master takes later, its successor never sees."""
 
     def wait_ready(self, timeout: float | None = None) -> None:

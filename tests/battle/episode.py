@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -22,6 +23,8 @@ from tests.support.shop import shop_environment
 
 #: Seconds: for a start, for all that was sent to have run, and in which nothing more must come of it.
 START_LIMIT, DRAIN_LIMIT, QUIET = 60.0, 90.0, 1.0
+#: Seconds for which the machine must stand still to count.
+STALL = 0.3
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def play(plan: Plan, arena: Arena, folder: Path, *, keep: bool = False) -> Outco
         (folder / "verdict.txt").write_text("\n".join(map(str, verdict.broken)) + "\n")
     else:
         shutil.rmtree(folder, ignore_errors=True)
-    return Outcome(plan, verdict, len(record.harms), time.monotonic() - began, str(folder) if failed else "")
+    return Outcome(plan, verdict, len(plan.faults), time.monotonic() - began, str(folder) if failed else "")
 
 
 class _Episode:
@@ -92,6 +95,7 @@ class _Episode:
             self._start()
             watch = threading.Thread(target=self._watch, daemon=True)
             watch.start()
+            threading.Thread(target=self._feel_pulse, daemon=True).start()
             self._fight()
             healed = time.monotonic()
             idle = self._roll_call(healed)
@@ -163,6 +167,18 @@ class _Episode:
                             actor.start()
                     finally:
                         actor.lock.release()
+
+    def _feel_pulse(self) -> None:
+        """Note when the machine stands still: this process, through which all ways lead, or the disk of the brokers."""
+        with (self.folder / "pulse").open("wb") as file:
+            while not self._is_over.is_set():
+                began = time.monotonic()
+                time.sleep(0.05)
+                file.write(b".")
+                file.flush()
+                os.fsync(file.fileno())
+                if time.monotonic() - began > STALL:
+                    self._note(Harm("stall", "machine", began, time.monotonic()))
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

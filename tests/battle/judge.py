@@ -45,6 +45,8 @@ class Verdict:
     duplicates: Counter[str] = field(default_factory=Counter)
     longest: float = 0.0
     celerys_own_exits: int = 0
+    #: Seconds in which the machine itself stood still.
+    stalled: float = 0.0
 
     @property
     def passed(self) -> bool:
@@ -56,8 +58,9 @@ def judge(record: Record) -> Verdict:
         n_calls=len(record.calls),
         n_raised=sum(call.error is not None for call in record.calls),
         n_ran=len(record.runs_by_id()),
-        longest=max((_lasted(call) for call in record.calls), default=0.0),
+        longest=max((_lasted(record, call) for call in record.calls), default=0.0),
     )
+    verdict.stalled = sum(harm.healed - harm.begun for harm in record.harms if harm.target == "machine")
     verdict.broken += _lost(record)
     verdict.broken += _raised(record)
     verdict.broken += _late(record)
@@ -90,26 +93,34 @@ def _was_hit(record: Record, side: str, call: Call) -> bool:
     """Whether this side was under a fault, for the caller, at some moment of the call."""
     until = call.at + (call.seconds or 0.0)
     grace = record.send_timeout + RECOVERY
-    return any(_concerns(harm, side, call.actor) and harm.overlaps(call.at, until, grace) for harm in record.harms)
+
+    def hit(harm: Harm) -> bool:
+        if harm.target == "machine":  # a short one is no reason to give up, and it leaves nothing to recover from
+            return harm.healed - harm.begun >= record.send_timeout / 2 and harm.overlaps(call.at, until)
+        return harm.hits(side, call.actor) and harm.overlaps(call.at, until, grace)
+
+    return any(map(hit, record.harms))
 
 
-def _concerns(harm: Harm, side: str, actor: str) -> bool:
-    """Whether it hit this side, or this actor's way to it."""
-    who, way, _ = harm.target.rpartition(">")
-    return harm.side == side and (not way or actor.startswith(who))
+def _noise(record: Record, call: Call) -> float:
+    """Seconds of a call that were the machine's: of the caller's process, or of all of them."""
+    until = call.at + (call.seconds or 0.0)
+    stalls = (harm for harm in record.harms if harm.target == "machine")
+    return max(call.noise, sum(max(min(harm.healed, until) - max(harm.begun, call.at), 0.0) for harm in stalls))
 
 
-def _lasted(call: Call) -> float:
+def _lasted(record: Record, call: Call) -> float:
     """Seconds of a call that are its own."""
-    return max((call.seconds or 0.0) - call.noise, 0.0)
+    return max((call.seconds or 0.0) - _noise(record, call), 0.0)
 
 
 def _late(record: Record) -> Iterator[Broken]:
     budget = 2 * record.send_timeout + MARGIN
     for call in record.calls:
-        if _lasted(call) > budget:
-            noise = f" (and {call.noise:.2f} s were the machine's)" if call.noise else ""
-            yield Broken("late", f"{call.id} at {call.at:.2f} took {_lasted(call):.2f} s of {budget:g}{noise}")
+        lasted, noise = _lasted(record, call), _noise(record, call)
+        if lasted > budget:
+            also = f" (and {noise:.2f} s were the machine's)" if noise else ""
+            yield Broken("late", f"{call.id} at {call.at:.2f} took {lasted:.2f} s of {budget:g}{also}")
 
 
 def _ended(record: Record, verdict: Verdict) -> Iterator[Broken]:

@@ -50,8 +50,9 @@ class Run:
 class Harm:
     """A fault, from its first moment to the one in which all was well again.
 
-    ``target`` is a side (``primary``, ``secondary``), a node of it (``primary/2``), a way (``producer>primary``) or an
-    actor (``worker1``). ``amount``: by how much the clock was set, where that is what was done.
+    ``target`` is a side (``primary``, ``secondary``), a node of it (``primary/2``), a way (``producer>primary``), an
+    actor (``worker1``), or the whole ``machine``, which stood still by itself. ``amount``: by how much the clock was
+    set, where that is what was done.
     """
 
     kind: str
@@ -60,10 +61,12 @@ class Harm:
     healed: float
     amount: float = 0.0
 
-    @property
-    def side(self) -> str:
-        """``primary`` or ``secondary``, whether itself or the way to it; the actor otherwise."""
-        return self.target.rpartition(">")[2].partition("/")[0]
+    def hits(self, side: str, who: str) -> bool:
+        """Whether it hit this side, or the way of a producer or a worker (or of one by that name) to it."""
+        somebody, is_way, where = self.target.rpartition(">")
+        if is_way and not who.startswith(somebody):
+            return False
+        return where.partition("/")[0] == side or self.target == "machine"
 
     def overlaps(self, since: float, until: float, grace: float = 0.0) -> bool:
         return self.begun <= until and since <= self.healed + grace

@@ -43,7 +43,7 @@ def redelivered(record: Record, id: str, runs: Sequence[Run], extra: int) -> str
 def _ends_a_hold(harm: Harm, run: Run) -> bool:
     if harm.target == run.actor:
         return harm.kind in ("kill", "stop", "kill child", "exit")
-    return harm.side == "primary" and not harm.target.startswith("producer>")
+    return harm.hits("primary", "worker")
 
 
 def held_too_long(record: Record, id: str, runs: Sequence[Run], extra: int) -> str:
@@ -86,8 +86,7 @@ def secondary_lost(record: Record, id: str, runs: Sequence[Run], extra: int) -> 
         if not again:
             continue
         for harm in record.harms:
-            is_a_syphons = harm.side == "secondary" and not harm.target.startswith("producer>")
-            if is_a_syphons and harm.overlaps(receipt.at - UNDER_WAY, again[0], UNDER_WAY):
+            if harm.hits("secondary", "worker") and harm.overlaps(receipt.at - UNDER_WAY, again[0], UNDER_WAY):
                 return f"a syphon held it at {receipt.at:.2f}, {harm.kind} {harm.target} at {harm.begun:.2f}"
     return ""
 

@@ -100,6 +100,12 @@ def test_a_node_is_its_side():
     assert raised([Harm("kill", "primary/2", 9.0, 12.0), BOTH_DOWN[1]]) == []
 
 
+def test_a_machine_that_stands_still_hits_both_sides():
+    assert raised([Harm("stall", "machine", 9.6, 10.2)]) == []
+    assert raised([Harm("stall", "machine", 9.8, 10.2)]) == ["raised"]
+    assert raised([Harm("stall", "machine", 9.0, 9.9)]) == ["raised"]
+
+
 def test_what_is_raised_is_an_operational_error():
     call = a_call(error="builtins.KeyError('q1')")
     assert broken(a_record(calls=[call], runs=[], harms=BOTH_DOWN)) == ["raised"]
@@ -116,6 +122,13 @@ def test_a_call_has_its_budget():
 def test_what_the_machine_took_is_not_the_calls():
     assert broken(a_record(calls=[a_call(seconds=3.5, noise=0.6)])) == []
     assert broken(a_record(calls=[a_call(seconds=3.5, noise=0.4)])) == ["late"]
+
+
+def test_what_all_of_the_machine_took_is_not_the_calls_either():
+    stall = Harm("stall", "machine", 9.0, 10.6)
+    assert broken(a_record(calls=[a_call(seconds=3.5)], harms=[stall])) == []
+    assert broken(a_record(calls=[a_call(seconds=3.7)], harms=[stall])) == ["late"]
+    assert judge(a_record(harms=[stall])).stalled == pytest.approx(1.6)
 
 
 def test_a_call_that_raised_has_the_same_budget():
