@@ -23,6 +23,8 @@ from tests.support.shop import shop_environment
 
 #: Seconds: for a start, for all that was sent to have run, and in which nothing more must come of it.
 START_LIMIT, DRAIN_LIMIT, QUIET = 60.0, 90.0, 1.0
+#: How often Celery sends a message by its own policy, when that raises.
+CELERYS_TRIES = 4
 #: Seconds for which the machine must stand still to count.
 STALL = 0.3
 
@@ -80,7 +82,7 @@ class _Episode:
                 field.broker_url(who),
                 field.transport_options(who, plan.send_timeout, self.journal),
                 ledger=self.folder / "unused",
-                conf=field.celery_conf(who),
+                conf={**field.celery_conf(who), "task_publish_retry": plan.publish_retry},
             ),
             "BATTLE_FACTS": str(self.facts.folder),
             "BATTLE_LOCK_SECONDS": str(LOCK_SECONDS),
@@ -224,6 +226,7 @@ class _Episode:
             self.plan.send_timeout,
             LOCK_SECONDS,
             self.field.sides["primary"].visibility_timeout,
+            CELERYS_TRIES if self.plan.publish_retry else 1,
             calls_of(self.facts),
             runs_of(self.facts),
             sorted(self.harms, key=lambda harm: harm.begun),

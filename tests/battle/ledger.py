@@ -104,6 +104,8 @@ class Record:
     send_timeout: float
     lock_seconds: float = 60.0
     visibility_timeout: float | None = None
+    #: How often Celery sends a message at most, when neither side takes it.
+    tries: int = 1
     calls: list[Call] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     harms: list[Harm] = field(default_factory=list)

@@ -93,6 +93,7 @@ class Plan:
     rate: float  # calls a second, of all producers
     task_seconds: float  # the longest that a task takes
     faults: tuple[Fault, ...]
+    publish_retry: bool  # as Celery does by default: three times more, when neither side took a message
 
     @property
     def arguments(self) -> str:
@@ -103,7 +104,8 @@ class Plan:
         lines = [
             f"python -m tests.battle {self.arguments}",
             f"send_timeout {self.send_timeout:g} s, {self.rate:.0f} calls a second from {', '.join(self.producers)}, "
-            f"tasks of up to {self.task_seconds:.2f} s in {', '.join(self.workers)}",
+            f"tasks of up to {self.task_seconds:.2f} s in {', '.join(self.workers)}"
+            f"{'' if self.publish_retry else ', task_publish_retry off'}",
             *map(str, self.faults),
         ]
         return "\n".join(lines)
@@ -134,6 +136,7 @@ def make_plan(seed: int, pair: str | None = None, pool: str | None = None, pairs
         rate=draw.uniform(20, 50),
         task_seconds=draw.choice((0.0, 0.02, 0.1)),
         faults=_draw_faults(draw, chosen, chosen_pool, producers, workers),
+        publish_retry=draw.random() < 0.5,
     )
 
 

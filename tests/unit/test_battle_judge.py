@@ -119,6 +119,12 @@ def test_a_call_has_its_budget():
     assert broken(a_record(calls=[a_call(seconds=3.1)])) == ["late"]
 
 
+def test_celery_tries_again_what_neither_side_took_each_time_in_the_budget():
+    assert broken(a_record(calls=[a_call(seconds=9.6)], harms=BOTH_DOWN, tries=4)) == []
+    assert broken(a_record(calls=[a_call(seconds=9.7)], harms=BOTH_DOWN, tries=4)) == ["late"]
+    assert broken(a_record(calls=[a_call(seconds=3.1)], harms=BOTH_DOWN[:1], tries=4)) == ["late"]
+
+
 def test_what_the_machine_took_is_not_the_calls():
     assert broken(a_record(calls=[a_call(seconds=3.5, noise=0.6)])) == []
     assert broken(a_record(calls=[a_call(seconds=3.5, noise=0.4)])) == ["late"]
