@@ -208,7 +208,9 @@ class _TakesByScript(virtual.Channel):  # type: ignore[misc]
         self._pops = False  # whether there are others, which are waited on by BRPOP
         self._waits: dict[str | None, Wait] = {}
         self._asked: list[tuple[str, str]] = []  # queue and list of each key that the script in flight looks at
-        self._command = "EVAL"  # in flight on Kombu's connection, or the next; with the script itself first
+        self._in_flight = ""  # on Kombu's connection
+        self._knows_script = False
+        self._refused = False  # so that nothing is asked for a moment
         self._moves = list(_MOVES)  # those that Redis may know and allow; the first is used
         self._may_script = True
         self._look_again = True  # for something may be there
@@ -283,7 +285,8 @@ class _TakesByScript(virtual.Channel):  # type: ignore[misc]
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         """Ask for the next message; Kombu calls this whenever its connection has nothing to answer."""
-        if self._command == "XREAD":  # the one command that waits and writes nothing
+        if self._refused:  # by the one command that waits and writes nothing
+            self._refused = False
             self._send("XREAD", "BLOCK", PAUSE_MS, "STREAMS", self._key("kombu-paired.pause"), "$")
         elif self._may_script and (self._look_again or time.monotonic() - self._looked_at >= self._patience):
             self._look()
@@ -296,12 +299,14 @@ class _TakesByScript(virtual.Channel):  # type: ignore[misc]
             return
         self._tag = uuid()
         self._looked_at = time.monotonic()
+        self._look_again = False
         own = list(self._moved.items())
         lists = [(self._q_for_pri(queue, step), queue) for step in self.priority_steps for queue in queues]
         self._asked = [(queue, name) for name, queue in own + lists]
         keys = [self._own(name) for name, _ in own] + [self._key(name) for name, _ in lists]
         keys, arguments = self._taking(self._tag, keys, [queue for queue, _ in self._asked], len(own))
-        self._send(self._command, TAKE.text if self._command == "EVAL" else TAKE.sha, len(keys), *keys, *arguments)
+        script = ("EVALSHA", TAKE.sha) if self._knows_script else ("EVAL", TAKE.text)
+        self._send(*script, len(keys), *keys, *arguments)
 
     def _taking(self, tag: str, lists: list[str], queues: list[str], own: int = 0) -> tuple[list[str], list[Any]]:
         """Keys and arguments of the script that takes."""
@@ -315,6 +320,7 @@ class _TakesByScript(virtual.Channel):  # type: ignore[misc]
         return keys + lists, [tag, time.time(), own, lease, start, self.global_keyprefix, *names]
 
     def _send(self, *command: Any) -> None:
+        self._in_flight = command[0]
         self._in_poll = self.client.connection
         self._brpop_sent_at = time.monotonic()
         self._in_poll.send_command(*command)
@@ -337,23 +343,22 @@ class _TakesByScript(virtual.Channel):  # type: ignore[misc]
         Raises:
             Empty: there is none.
         """
-        command = self._command
         try:
-            reply = self.client.parse_response(self.client.connection, command, **options)
+            reply = self.client.parse_response(self.client.connection, self._in_flight, **options)
         except self.connection_errors:
             self.client.connection.disconnect()
             raise
         except ResponseError as exc:
             self._script_refused(exc)
             raise Empty from exc
-        self._command = "EVALSHA"
-        if command == "XREAD":
+        if self._in_flight == "XREAD":
             self._look_again = True
             raise Empty
+        self._knows_script = True
         self._troubles.discard(TAKING)
-        self._look_again = bool(reply)
         if not reply:
             raise Empty
+        self._look_again = True
         queue, name = self._asked[reply[0] - 1]
         self._queue_cycle.rotate(queue)
         if queue in self._acknowledging and name not in self._moved and name not in self._urgent:
@@ -362,12 +367,13 @@ class _TakesByScript(virtual.Channel):  # type: ignore[misc]
         return queue, reply[1]
 
     def _script_refused(self, refusal: ResponseError) -> None:
+        self._look_again = True
         if isinstance(refusal, NoScriptError):
-            self._command = "EVAL"
+            self._knows_script = False
         elif kind_of(refusal) is FailureKind.FAULT:  # a replica, loading, or unable to save
             self._warn_once(TAKING, refusal)
-            self._command = "XREAD"
-        elif self._command == "XREAD":
+            self._refused = True
+        elif self._in_flight == "XREAD":
             raise refusal
         else:
             self._may_script = False
@@ -458,7 +464,7 @@ class _TakesByScript(virtual.Channel):  # type: ignore[misc]
         if kind is FailureKind.FAULT:
             if not isinstance(refusal, OutOfMemoryError):  # a full one can be looked at
                 self._warn_once(TAKING, refusal)
-            self._command = "XREAD"
+            self._refused = True
         elif wait.name is None:
             raise refusal
         else:

@@ -21,6 +21,7 @@ from kombu_paired.events import EventKind
 from kombu_paired.namespaces import redis_taking, redis_transport
 from kombu_paired.namespaces.kombu import KombuNamespace
 from kombu_paired.transport import pairing_of
+from tests.bench import bench_idle_kills
 from tests.support.brokers import RedisNode
 from tests.support.traffic import Traffic, heard, wait_for
 
@@ -482,6 +483,13 @@ def test_a_message_that_is_asked_for_is_noted_too(primary, client, take):
     assert primary.take_dead_letters(QUEUE) == {"MalformedMessage": garbage}
     assert channel.basic_get(QUEUE, no_ack=True).payload == "two"
     assert channel.basic_get(QUEUE) is None
+
+
+def test_nothing_is_lost_when_idle_consumers_are_killed_frozen_and_cut_off():
+    """A few of the two hundred that ``python -m tests.bench.bench_idle_kills`` harms."""
+    result = bench_idle_kills.measure("paired", 4, celery=False, seed=1)
+    assert (result["lost"], result["rounds"]) == (0, 4)
+    assert result["published"] > 20
 
 
 # -- what cannot be noted ------------------------------------------------------------------------------------------
