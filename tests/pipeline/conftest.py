@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -16,8 +15,6 @@ FOR_TESTS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
 }
-#: Java compiles little, since little runs twice.
-JAVA_FOR_TESTS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,6 +27,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark() -> Iterator:
     """The session; where Spark is not installed its tests are skipped, and where CI is set they fail."""
     require_spark()
-    os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_FOR_TESTS)
     with spark_session(settings=FOR_TESTS) as session:
         yield session
