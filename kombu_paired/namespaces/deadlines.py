@@ -21,6 +21,8 @@ __all__ = ("Deadline", "TimelySocket", "look_up")
 
 #: Seconds by which a time limit may be off before it is worth a system call to correct it.
 SLACK = 0.05
+#: Bytes that are read at once: a small frame of AMQP in one go, where py-amqp asks for it in three.
+AT_ONCE = 4096
 
 _WOULD_WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -86,10 +88,10 @@ class TimelySocket:
         return self._sock.recv_into(*args)
 
     def read(self, size: int) -> bytes:
-        """The same for whoever does not know sockets that do not wait: finding nothing is a timeout, too."""
+        """The same for a driver that keeps what it did not ask for, and takes finding nothing for a timeout."""
         self._hold()
         try:
-            return self._sock.recv(size)
+            return self._sock.recv(max(size, AT_ONCE))
         except _WOULD_WAIT:
             raise TimeoutError("timed out") from None
 
@@ -127,9 +129,10 @@ class TimelySocket:
             raise OSError("TLS has ended already") from exc
 
     def _hold(self) -> None:
-        wanted = self._wanted
-        if wanted is None or wanted != self._actual or (wanted and self._until.at - monotonic() < wanted - SLACK):
-            self._limit(wanted)
+        wanted, actual = self._wanted, self._actual
+        if wanted and actual and -SLACK <= wanted - actual <= SLACK and self._until.at - monotonic() >= actual - SLACK:
+            return  # the usual case, quickly
+        self._limit(wanted)
 
     def _limit(self, limit: float | None) -> None:
         left = self._until.at - monotonic()

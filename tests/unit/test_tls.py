@@ -27,6 +27,9 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="making 
 #: URL scheme -> how its driver is told the authorities, and a broker that lets one in.
 BROKERS = {"amqps": "{}", "rediss": "ssl_{}"}
 TIMEOUT = 2.0
+#: Seconds for what is refused at once, on a busy machine too.
+PLENTY = 30.0
+AWAY = {FailureKind.UNREACHABLE}
 brokers = pytest.mark.parametrize("scheme", BROKERS)
 
 
@@ -86,7 +89,7 @@ def over_tls(certificate, behave):
     return shake_hands
 
 
-def failure_at(scheme, port, ca, host="localhost", timeout=TIMEOUT, **more):
+def failure_at(scheme, port, ca, host="localhost", timeout=PLENTY, **more):
     options = {"ca_certs": str(ca.path), "cert_reqs": ssl.CERT_REQUIRED, **more}
     named = {BROKERS[scheme].format(name): value for name, value in options.items()}
     namespace = KombuNamespace(
@@ -146,9 +149,9 @@ def test_a_peer_that_keeps_a_link_over_tls_waiting_takes_no_longer_than_the_time
     behave = over_tls(certificate, (rabbitmq if scheme == "amqps" else redis_server)(then))
     with peer(stay_silent if at == "the handshake" else behave) as port:
         began = time.monotonic()
-        failure = failure_at(scheme, port, certificate)
+        failure = failure_at(scheme, port, certificate, timeout=TIMEOUT)
         assert time.monotonic() - began < TIMEOUT + 0.3 + 0.5  # the last for a busy machine
-    assert failure.kind is (FailureKind.TIMEOUT if at == "the send" else FailureKind.UNREACHABLE)
+    assert failure.kind in ({FailureKind.TIMEOUT} if at == "the send" and failure.maybe_stored else AWAY)
 
 
 def test_check_says_whose_certificate_it_is_why_and_what_to_do(expired):
@@ -161,7 +164,7 @@ def test_check_says_whose_certificate_it_is_why_and_what_to_do(expired):
                     "--primary",
                     f"rediss://localhost:{port}/0?ssl_cert_reqs=required&ssl_ca_certs={expired.path}",
                 ),
-                *("--secondary", f"redis://127.0.0.1:{spare}/0", "--option", "send_timeout=2"),
+                *("--secondary", f"redis://127.0.0.1:{spare}/0", "--option", "send_timeout=20"),
             ],
         )
     said = " ".join(run.output.split())
