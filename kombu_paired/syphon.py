@@ -398,14 +398,13 @@ class MessagePump:
         failures: list[NamespaceFailure | None] = self._declare(parcels, self._sender)
         ready = [index for index, failure in enumerate(failures) if failure is None]
         outcomes = self._sender.send_batch([parcels[index].message for index in ready], timeout) if ready else []
+        twice = self._sender.maybe_twice.copy() if ready else set()
         for index, outcome in zip(ready, outcomes, strict=True):
             if outcome is not None and outcome.kind is FailureKind.MISSING:
                 outcome = self._declare_and_send_again(parcels[index], self._sender, outcome)
             failures[index] = outcome
-        if self._sender.maybe_twice:
-            for parcel in parcels:
-                parcel.maybe_duplicate |= parcel.message.message_id in self._sender.maybe_twice
-            self._sender.maybe_twice.clear()
+        for parcel in parcels if twice else ():
+            parcel.maybe_duplicate |= parcel.message.message_id in twice
         return failures
 
     def _declare(self, parcels: Sequence[_Parcel], sender: Sender) -> list[NamespaceFailure | None]:

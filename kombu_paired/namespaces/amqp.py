@@ -291,6 +291,7 @@ class AmqpSender(Sender):
     def send_batch(self, messages: Sequence[Message], timeout: float) -> list[NamespaceFailure | None]:
         deadline = time.monotonic() + timeout
         numbers: list[int] = []
+        self.maybe_twice.clear()
         try:
             channel = self._open(timeout)
             with self.link.until.within(_left(deadline)):

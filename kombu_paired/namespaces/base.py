@@ -78,8 +78,8 @@ class Sender(ABC):
 
     Attributes:
         keeps_exchanges: the link alone knows its exchanges, the broker does not: so do Kombu's virtual transports.
-        maybe_twice: ids of messages that :meth:`send_batch` got through, and may have stored a first time before.
-            Whoever reads them empties it.
+        maybe_twice: ids of messages that the last :meth:`send_batch` got through, and may have stored a first time
+            before.
     """
 
     keeps_exchanges = False

@@ -49,6 +49,7 @@ ABILITIES = frozenset(
         "keeps_order",  # what goes back takes its old place
         "encodes",  # a message is bytes in the broker, so that there are some that cannot be
         "pipelines",  # a batch is under way as a whole, before any of it is confirmed
+        "marks_backlog",  # what goes back in doubt can say so
         "pings",  # a probe is a message, with a second to live
     }
 )
@@ -192,6 +193,7 @@ class BrokerSite(Site):
 class RabbitMQ(BrokerSite):
     kind = "amqp"
     abilities = of_profile("amqp") | {
+        "marks_backlog",
         "returns_on_close",
         "stores_backlog",
         "missing_queues",
@@ -278,6 +280,7 @@ class Redis(BrokerSite):
     kind = "redis"
     # Our local Redis has its append-only file turned on.
     abilities = of_profile("redis") | {
+        "marks_backlog",
         "outlives_restart",
         "returns_on_close",
         "stores_backlog",

@@ -12,7 +12,7 @@ import pytest
 
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
-from kombu_paired.message import Message
+from kombu_paired.message import Message, marked_maybe_duplicate
 from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, DeadLetter
 from tests.conformance.sites import TIMEOUT
 from tests.conformance.waiting import wait_until
@@ -90,6 +90,19 @@ def test_an_abandoned_message_comes_again_unharmed_behind_the_others(receiver, s
     assert again.message == first.message
     receiver.complete(got)
     assert receiver.receive(10, 0.2) == []
+
+
+@pytest.mark.needs("marks_backlog")
+def test_a_message_that_goes_back_in_doubt_says_so_from_then_on(receiver, sender, queue):
+    put(sender, queue, 1, 2)
+    held = receive_all(receiver, 2)
+    receiver.abandon(held[:1], maybe_duplicate=True)
+    receiver.abandon(held[1:])
+
+    again = {each.message.message_id: each.message for each in receive_all(receiver, 2)}
+
+    assert again["m-1"] == marked_maybe_duplicate(held[0].message)
+    assert again["m-2"] == held[1].message
 
 
 @pytest.mark.needs("stores_backlog")
