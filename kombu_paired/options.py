@@ -182,8 +182,8 @@ def _without_torn_password(url: str) -> str:
     """A password with a slash in it reaches into the path: nothing of it may become part of a name."""
     scheme, slashes, rest = url.partition("://")
     address = re.split("[?#]", rest, maxsplit=1)[0]
-    authority = address.split("/", 1)[0]
-    if "@" in address and (";" in rest or (":" in authority and "@" not in authority)):
+    authority, _, path = address.partition("/")
+    if "@" in address and (";" in rest or (":" in authority and "@" in path)):
         rest = address.rpartition("@")[2]
     return f"{scheme}{slashes}{rest}"
 
