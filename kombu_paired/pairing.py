@@ -66,7 +66,7 @@ LAST_TRY = 0.7
 
 
 class _InVain(NamedTuple):
-    """When a declaration failed, and how many seconds it took."""
+    """When a step ahead of a message failed, and how many seconds such steps took together."""
 
     at: float
     took: float
@@ -152,7 +152,7 @@ class Pairing:
         self._last_failure: NamespaceFailure | None = None
         self._stranded = StrandedMessages(self._send_stranded, longest, name)
         self._doubts = Doubts()
-        self._declared_in_vain = threading.local()
+        self._in_vain = threading.local()
         self._sender_id = f"{socket.gethostname()}/{os.getpid()}"
 
     def __repr__(self) -> str:
@@ -183,9 +183,11 @@ class Pairing:
         self._require_open()
         if self._was_opened:
             return
+        began = self._clock()
         failure = self._find_backlog_queues_once()
         self._was_opened = True
         if failure is not None:
+            self._spend_in_vain(began)
             logger.warning(
                 "pairing %s: %s. Nothing is lost while the primary namespace works, and the secondary is tried "
                 "again when it is needed",
@@ -380,7 +382,7 @@ class Pairing:
                 self._primary_reach.failed(failure, took)  # so that the publish that follows need not wait again
             if failure.kind.counts:
                 sender.drop()
-                self._declared_in_vain.when = _InVain(self._clock(), took)
+                self._spend_in_vain(began)
                 return None
             self._senders.give_back(sender)
             raise self._as_raised(failure) from failure.cause
@@ -390,40 +392,18 @@ class Pairing:
         return answer
 
     def require_sendable(self) -> None:
-        """Raise what a send would raise, when neither namespace can be reached.
+        """Raise what the last send raised, while nothing better is known of either namespace.
 
-        Kombu waits between two tries to connect, and only there: this is what its retry policy waits for. It looks
-        only if both have failed the last time.
+        Kombu pauses between two tries of a send only if it cannot connect in between: this is what its retry policy
+        waits for.
 
         Raises:
-            BacklogUnavailable: both are away.
+            BacklogUnavailable: both were away when they were asked last.
         """
-        if not self._secondary_reach.has_failed:
-            return
-        if not (self._primary_reach.has_failed or self.circuits.failed_over()):
-            return
-        secondary = self._look(self.secondary, self._secondary_reach)
-        primary = secondary and self._look(self.primary, self._primary_reach)
-        if primary and secondary:
+        primary = self._primary_reach.failure or (self._last_failure if self.circuits.failed_over() else None)
+        secondary = self._secondary_reach.failure
+        if primary is not None and secondary is not None:
             raise BacklogUnavailable(self._both(primary, secondary))
-
-    def _look(self, namespace: Namespace, reach: NamespaceReach) -> NamespaceFailure | None:
-        """Whether a namespace answers, found out now: the failure if not."""
-        deadline = Deadline(self.options.send_timeout, self._clock)
-        found = reach.verdict(deadline.left / 2)
-        if found is not None:
-            return found
-        began = self._clock()
-        try:
-            namespace.probe(None, reach.worth(deadline.left))
-        except NamespaceFailure as failure:
-            self._learn(reach, failure, self._clock() - began)
-            return failure
-        except BaseException:
-            reach.undecided()
-            raise
-        reach.reached()
-        return None
 
     def primary_was_reached(self) -> None:
         """A consumer has just connected to it: it is not away as a whole."""
@@ -448,17 +428,23 @@ class Pairing:
         return self._primary_reach.fresh_failure is not None or bool(self.circuits.failed_over())
 
     def _call(self, message: Message) -> _Call:
-        seconds = 2 * self.options.send_timeout - self._spent_on_declaring()
+        timeout = self.options.send_timeout
+        seconds = max(2 * timeout - self._spent_in_vain(self._clock()), timeout / 2)
         deadline = Deadline(seconds, self._clock)
         return _Call(message, self._wall_clock(), deadline, maybe_stored=self._doubts.take(message))
 
-    def _spent_on_declaring(self) -> float:
-        """Seconds that this thread spent on a declaration in vain just now: it was for the message that follows."""
-        spent: _InVain | None = getattr(self._declared_in_vain, "when", None)
-        if spent is None:
+    def _spend_in_vain(self, began: float) -> None:
+        """This thread has opened or declared in vain since then: it was for the message that follows."""
+        now = self._clock()
+        self._in_vain.last = _InVain(now, now - began + self._spent_in_vain(began))
+
+    def _spent_in_vain(self, now: float) -> float:
+        """Seconds that this thread spent in vain just now."""
+        last: _InVain | None = getattr(self._in_vain, "last", None)
+        if last is None:
             return 0.0
-        self._declared_in_vain.when = None
-        return min(spent.took, self.options.send_timeout) if self._clock() - spent.at < MOMENT else 0.0
+        self._in_vain.last = None
+        return last.took if now - last.at < MOMENT else 0.0
 
     def _send(self, call: _Call) -> None:
         message = call.message

@@ -65,6 +65,11 @@ class NamespaceReach:
         return self._failure is not None
 
     @property
+    def failure(self) -> NamespaceFailure | None:
+        """The failure that is the last that is known, fresh or stale; never a reason to raise from a call."""
+        return self._failure
+
+    @property
     def fresh_failure(self) -> NamespaceFailure | None:
         """The failure, if it is fresh."""
         failure = self._failure

@@ -34,6 +34,7 @@ import itertools
 import logging
 import math
 import sys
+import threading
 import time
 import weakref
 from collections import defaultdict
@@ -84,6 +85,10 @@ GOODBYE = 1.0
 NO_PATIENCE = 0.05
 
 _drivers: list[type[base.Transport]] = []
+
+#: Whether this thread connects to try a send again. Kombu throws the connection of a failed try away before the next,
+#: and pauses then; when it connects for a first try, a pause would only be late.
+_trying_again = threading.local()
 
 
 def pairing_of(connection: KombuConnection) -> Pairing:
@@ -339,7 +344,9 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
     def establish_connection(self) -> Connection:
         pairing = self.pairing
         pairing.open()
-        pairing.require_sendable()
+        if getattr(_trying_again, "is_due", False):
+            _trying_again.is_due = False
+            pairing.require_sendable()
         return Connection(self)
 
     def create_channel(self, connection: Connection) -> Channel:
@@ -349,6 +356,7 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         connection.close()
 
     def _collect(self, connection: Connection | None) -> None:
+        _trying_again.is_due = True
         if connection is not None:
             connection.collect()
 

@@ -100,6 +100,7 @@ class ScriptedNamespace(Namespace):
 
     def ensure_backlog_queues(self, names: Sequence[str], create: bool, timeout: float) -> list[str]:
         if self.always is not None:
+            self.clock.sleep(self.cost)
             raise self.always
         return [name for name in names if create or name not in self.missing_queues]
 
@@ -473,8 +474,8 @@ def test_both_down_names_both_failures_and_pulls_nothing(world: World) -> None:
     with pytest.raises(BacklogUnavailable):
         world.pairing.require_sendable()
     world.secondary.always = None
-    world.pairing.require_sendable()
     world.send()
+    world.pairing.require_sendable()
     assert len(world.secondary.stored) == 1
 
 
@@ -563,12 +564,31 @@ def test_when_all_backlog_queues_are_pulled_they_are_tried_all_the_same(world: W
     assert len(world.secondary.stored) == 1
 
 
-def test_a_connection_is_refused_only_by_two_that_were_looked_at(world: World) -> None:
+def test_what_a_cold_process_spends_on_opening_is_a_part_of_its_first_call(world: World) -> None:
+    timeout = world.pairing.options.send_timeout
+    started = world.clock()
+
+    def slow(sender: ScriptedSender, message: Message, timeout: float) -> None:
+        world.clock.sleep(timeout)
+        raise sender.namespace.failure(FailureKind.TIMEOUT)
+
+    world.secondary.cost = timeout
+    world.secondary.always = world.secondary.failure(FailureKind.TIMEOUT)
+    world.pairing.open()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ScriptedSender, "send", slow)
+        with pytest.raises(BacklogUnavailable):
+            world.send()
+    assert world.clock() - started <= 2.5 * timeout
+
+
+def test_whoever_tries_again_pauses_while_both_are_away_and_asks_neither(world: World) -> None:
     failed_together(world, 5.0, 5.0)
     with pytest.raises(BacklogUnavailable, match=r"primary unreachable.*secondary unreachable"):
         world.pairing.require_sendable()
-    assert (world.primary.probes, world.secondary.probes) == (1, 1)
+    assert (world.primary.probes, world.secondary.probes) == (0, 0)
     world.primary.always = None
+    world.send()
     world.pairing.require_sendable()
 
 

@@ -255,7 +255,8 @@ class Play:
         except Exception as exc:
             error = exc
         took = stage.now - started
-        window = min(took, SEND_TIMEOUT)
+        # A try that began before a side came back may last for send_timeout, and the other side's last for the rest.
+        window = min(took, 1.5 * SEND_TIMEOUT)
         well = [side.side for side in (self.primary, self.secondary) if side.was_well(stage.now - window)]
         self.calls.append(Sent(number, took, stage.naps[me] - naps, error, well))
 
