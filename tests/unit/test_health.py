@@ -52,7 +52,7 @@ def test_it_takes_one_send_timeout_when_both_sides_are_silent(silent, kind):
     urls = [f"{kind}://user:hushhush@{place}" for place in silent]
     started = time.monotonic()
     found = kombu_paired.health(connect(*urls))
-    assert time.monotonic() - started < SEND_TIMEOUT + 0.5
+    assert time.monotonic() - started < SEND_TIMEOUT + 3
     assert not found.ok
     assert not found.accepts_work
     assert found.primary.why
@@ -63,7 +63,7 @@ def test_and_when_a_name_is_not_found_out(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: time.sleep(20))
     started = time.monotonic()
     found = kombu_paired.health(connect("redis://hang.example", "memory://spare"))
-    assert time.monotonic() - started < SEND_TIMEOUT + 0.5
+    assert time.monotonic() - started < SEND_TIMEOUT + 3
     assert found.secondary.reachable
     assert not found.primary.reachable
     assert found.accepts_work
