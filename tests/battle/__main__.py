@@ -38,7 +38,6 @@ CI: tuple[tuple[int, str, str], ...] = (
     (15, "redis/results+redis", "threads"),
     (11, "sentinel+redis", "prefork"),
     (12, "servicebus+servicebus", "threads"),
-    (13, "servicebus+servicebus", "gevent"),
 )
 
 
