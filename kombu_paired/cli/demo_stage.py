@@ -24,8 +24,9 @@ __all__ = ("Stage", "StageFailed")
 
 #: Settings of the demo's pairing: those of production, with the waiting shortened to what an audience bears (seconds).
 OPTIONS: dict[str, Any] = {"failover_interval": 1, "ping_interval": 1, "send_timeout": 3}
-#: Redis gives back what a vanished consumer had taken only after this time (seconds; Kombu's default is an hour).
-VISIBILITY_TIMEOUT = 3
+#: When Redis gives back what a vanished consumer had taken (seconds): Kombu's default is after an hour, and it looks
+#: every hundred seconds.
+GIVES_BACK_SOON = {"visibility_timeout": 3, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
 
 
 class StageFailed(RuntimeError):
@@ -58,7 +59,7 @@ class Stage:
     def _options(self) -> dict[str, Any]:
         options = {"secondary": self.secondary.url, **OPTIONS}
         if self.kind == "redis":
-            options["primary_options"] = {"visibility_timeout": VISIBILITY_TIMEOUT}
+            options["primary_options"] = GIVES_BACK_SOON
         if self._journal is not None:
             options["journal"] = str(self._journal.absolute())
         return options

@@ -78,8 +78,10 @@ _FAULTS = (
 #: would fail with an error fails before that.
 _RECEIVE = """
 local function marked(item)
-    if string.find(item, '"MARK"', 1, true) then return item end
-    return (string.gsub(item, '"headers": {', '"headers": {"MARK": "true", ', 1))
+    local _, opening = string.find(item, '"headers": {', 1, true)
+    if not opening or string.find(item, '"MARK"', 1, true) then return item end
+    local rest = string.sub(item, opening + 1)
+    return string.sub(item, 1, opening) .. '"MARK": "true"' .. (string.sub(rest, 1, 1) == '}' and '' or ', ') .. rest
 end
 redis.call('LLEN', KEYS[3])
 for each = 4, #ARGV do

@@ -48,7 +48,6 @@ ABILITIES = frozenset(
         "priority",
         "keeps_order",  # what goes back takes its old place
         "encodes",  # a message is bytes in the broker, so that there are some that cannot be
-        "pipelines",  # a batch is under way as a whole, before any of it is confirmed
         "marks_backlog",  # what goes back in doubt can say so
         "pings",  # a probe is a message, with a second to live
     }
@@ -206,7 +205,6 @@ class RabbitMQ(BrokerSite):
         "priority",
         "keeps_order",
         "encodes",
-        "pipelines",
     }
     queue_type: ClassVar[str | None] = None
 
@@ -293,7 +291,6 @@ class Redis(BrokerSite):
         "priority",
         "keeps_order",
         "encodes",
-        "pipelines",
     }
 
     def namespace(self, *, password: str | None = None, **arguments: Any) -> Namespace:

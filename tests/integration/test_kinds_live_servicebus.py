@@ -234,7 +234,8 @@ def test_with_duplicate_detection_a_lost_acknowledgement_leaves_one_copy(emulato
 
 def emulator_queue(emulator, name, **properties):
     """Make a queue that a declaration would not make."""
-    channel = on(emulator).new_client().transport
+    namespace = on(emulator)
+    channel = namespace.new_client(namespace.urls[0]).transport
     with channel.clients.administration(10) as administration:
         administration.create_queue(name, **properties)
 
