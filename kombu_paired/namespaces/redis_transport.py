@@ -198,6 +198,9 @@ class _TakesByScript(virtual.Channel):  # type: ignore[misc]
     """
 
     QoS = QoS
+    #: Seconds for which one who gives back what others held keeps everybody else from it. He may have died meanwhile,
+    #: or Redis with the mutex on its disk; Kombu's own 300 would be a long time to wait for a task.
+    unacked_mutex_expire = 10
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.on_stranded: Callable[[Message, Exception], None] | None = None

@@ -181,6 +181,17 @@ def test_what_was_answered_to_a_consumer_that_died_unread_comes_back(primary, cl
     assert noted(client) == []
 
 
+def test_one_who_died_while_it_gave_back_keeps_nobody_from_it_for_long(primary, client, take):
+    primary.put(QUEUE, ("one", {}))
+    dead = take(visibility_timeout=1)
+    dead.connection.transport.cycle.on_poll_start()
+    wait_for(lambda: not client.exists(QUEUE), 5, "nothing was taken")
+    nine_seconds_later = dead.channel.unacked_mutex_expire - 9
+    client.set("unacked_mutex", "of a dead consumer", ex=nine_seconds_later)
+
+    take(visibility_timeout=1).wait_for(1)
+
+
 def test_a_worker_killed_while_it_waits_for_its_slots_loses_nothing(primary, client, take):
     """Kombu leaves an answer unread while the prefetch count is exhausted: for as long as a task takes."""
     program = (
