@@ -72,6 +72,14 @@ class _InVain(NamedTuple):
     took: float
 
 
+class _Lost(NamedTuple):
+    """A transient message that its entity did not take, and when."""
+
+    at: float
+    entity: Entity
+    failure: NamespaceFailure
+
+
 @dataclass(slots=True)
 class _Call:
     """One message on its way.
@@ -153,6 +161,7 @@ class Pairing:
         self._stranded = StrandedMessages(self._send_stranded, longest, name)
         self._doubts = Doubts()
         self._in_vain = threading.local()
+        self._lost = threading.local()
         self._sender_id = f"{socket.gethostname()}/{os.getpid()}"
 
     def __repr__(self) -> str:
@@ -391,15 +400,26 @@ class Pairing:
         self._senders.give_back(sender)
         return answer
 
-    def require_sendable(self) -> None:
+    def require_sendable(self, *, may_wait: bool = True) -> None:
         """Raise what the last send raised, while nothing better is known of either namespace.
 
         Kombu pauses between two tries of a send only if it cannot connect in between: this is what its retry policy
-        waits for.
+        waits for. Without a policy it tries for ever.
+
+        Arguments:
+            may_wait: the caller has nothing better to do; a worker has.
 
         Raises:
             BacklogUnavailable: both were away when they were asked last.
+            PrimaryUnavailable: this thread's message is a transient one, and the caller may not wait.
+            Exception: what the primary's own transport raised for it, when the caller may.
         """
+        lost: _Lost | None = getattr(self._lost, "last", None)
+        self._lost.last = None
+        if lost is not None and self._clock() - lost.at < MOMENT:
+            if may_wait:
+                raise self._as_raised(lost.failure) from lost.failure.cause
+            raise self._worth_nothing_later(lost.entity)
         primary = self._primary_reach.failure or (self._last_failure if self.circuits.failed_over() else None)
         secondary = self._secondary_reach.failure
         if primary is not None and secondary is not None:
@@ -475,12 +495,15 @@ class Pairing:
             # A worker that starts greets the others, and would end; it is there to empty a broker in alarm.
             logger.info("pairing %s: remote control to %s is dropped: %s", self.name, message.entity.path, failure)
         elif silence is not None:
-            raise PrimaryUnavailable(
-                f"{self.primary.label} is away, and a transient message to {message.entity.path!r} is worth nothing "
-                "later"
-            )
+            raise self._worth_nothing_later(message.entity)
         else:
+            self._lost.last = _Lost(self._clock(), message.entity, failure)
             raise self._as_raised(failure) from failure.cause
+
+    def _worth_nothing_later(self, entity: Entity) -> PrimaryUnavailable:
+        return PrimaryUnavailable(
+            f"{self.primary.label} is away, and a transient message to {entity.path!r} is worth nothing later"
+        )
 
     def _failed(self, call: _Call, failure: NamespaceFailure) -> None:
         """The primary did not take the message: divert it, or raise."""

@@ -33,11 +33,12 @@ def is_worker_itself() -> bool:
 
     A worker is there to wait for its broker; whoever else asks for something wants an answer. Celery tells a transport
     no more than any other program does, so its frames are looked for on the stack, after a failure and not before.
+    Its heart beats in a thread or greenlet of its own, unless the pool has an event loop.
     """
-    worker, pidbox = sys.modules.get("celery.worker.worker"), sys.modules.get("celery.worker.pidbox")
-    if worker is None or pidbox is None or sys.modules["celery"].current_task:
+    worker, pidbox, heart = (sys.modules.get(f"celery.worker.{name}") for name in ("worker", "pidbox", "heartbeat"))
+    if worker is None or pidbox is None or heart is None or sys.modules["celery"].current_task:
         return False
-    own = {worker.WorkController.start.__code__, pidbox.gPidbox.loop.__code__}
+    own = {worker.WorkController.start.__code__, pidbox.gPidbox.loop.__code__, heart.Heart._send.__code__}
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "_bootstrap":  # a pool's process has its worker's stack below
         if frame.f_code in own:

@@ -346,7 +346,7 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         pairing.open()
         if getattr(_trying_again, "is_due", False):
             _trying_again.is_due = False
-            pairing.require_sendable()
+            pairing.require_sendable(may_wait=not is_worker_itself())
         return Connection(self)
 
     def create_channel(self, connection: Connection) -> Channel:

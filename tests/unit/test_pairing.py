@@ -415,6 +415,27 @@ def test_transient_messages_are_never_diverted(world: World) -> None:
     assert world.secondary.attempts == 0
 
 
+def test_who_tries_a_transient_message_again_waits_for_it_or_not_at_all(world: World) -> None:
+    failure = world.primary.failure(FailureKind.UNREACHABLE, whole_namespace=True)
+    world.primary.always = failure
+
+    def try_again(**how: bool) -> None:
+        with pytest.raises(ConnectionError):
+            world.send(delivery_mode=1)
+        world.pairing.require_sendable(**how)
+
+    with pytest.raises(ConnectionError) as caught:
+        try_again()
+    assert caught.value is failure.cause, "Kombu pauses and goes on: its error tuples have this one"
+    world.pairing.require_sendable()  # said once
+    with pytest.raises(PrimaryUnavailable, match="worth nothing later"):
+        try_again(may_wait=False)
+    with pytest.raises(ConnectionError):
+        world.send(delivery_mode=1)
+    world.clock.sleep(1)
+    world.pairing.require_sendable()  # of another try
+
+
 @pytest.mark.parametrize("cost", [0.0, 5.0])
 def test_a_transient_message_goes_to_a_primary_that_is_back_whatever_is_known(world: World, cost: float) -> None:
     world.primary.cost = cost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import socket
 import threading
@@ -11,9 +12,10 @@ import pytest
 from celery import Celery, current_task
 from celery.apps.worker import Worker
 from celery.contrib.testing.worker import TestWorkController
+from celery.worker.heartbeat import Heart
 from celery.worker.pidbox import gPidbox
 from celery.worker.worker import WorkController
-from kombu import Connection, Consumer, Queue
+from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.exceptions import OperationalError
 
 from kombu_paired import transport
@@ -86,6 +88,19 @@ def test_the_greenlet_that_listens_to_remote_control_belongs_to_the_worker():
 
     with pytest.raises(ConnectionError):
         box.loop(Node())
+    assert seen == [True]
+
+
+def test_its_heart_belongs_to_it_in_whatever_thread_it_beats():
+    seen = []
+
+    class Eventer:
+        on_enabled, on_disabled = set(), set()
+
+        def send(self, *args, **kwargs):
+            seen.append(is_worker_itself())
+
+    in_thread(lambda: Heart(None, Eventer())._send("worker-heartbeat"))
     assert seen == [True]
 
 
@@ -183,6 +198,38 @@ def test_remote_control_that_is_asked_in_vain_says_so_in_its_time(dead):
     )
     seconds, _ = seconds_of(lambda: app.control.inspect(timeout=0.3).ping())
     assert seconds < 5
+
+
+def publish_heartbeat(connection):
+    exchange = Exchange("celeryev", type="topic")
+    Producer(connection).publish(
+        {},
+        exchange=exchange,
+        routing_key="worker.heartbeat",
+        delivery_mode=1,
+        retry=True,
+        retry_policy={"max_retries": 20},  # Celery's has none
+    )
+
+
+def test_a_worker_is_not_kept_by_its_own_heart(dead):
+    seconds, error = in_worker(lambda: seconds_of(publish_heartbeat, connect(dead)))
+    assert seconds < 5
+    assert isinstance(error, PrimaryUnavailable)
+
+
+def test_kombu_pauses_as_its_policy_says_before_it_tries_a_transient_message_again(dead, monkeypatch):
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("kombu.utils.functional.sleep", pause)
+    monkeypatch.setattr("kombu_paired.reach.CHEAP", math.inf)  # on a busy machine, too
+    with pytest.raises(KeyboardInterrupt):
+        publish_heartbeat(connect(dead))
 
 
 def test_a_worker_waits_with_growing_pauses(dead, monkeypatch):
