@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Hashable
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
 __all__ = ("GivenUp", "bounded", "shared")
@@ -42,10 +43,11 @@ def bounded(
         GivenUp: it has not returned in time.
         BaseException: what the step raises.
     """
+    until = monotonic() + timeout  # on a busy machine, beginning takes its time, too
     run = _Run(step, too_late=too_late)
     run.start(what)
     try:
-        return run.answer(timeout, what)
+        return run.answer(until, timeout, what)
     except GivenUp:
         if give_up is not None:
             give_up()
@@ -57,6 +59,7 @@ def bounded(
 
 def shared(key: Hashable, step: Callable[[], Answer], timeout: float, what: str) -> Answer:
     """The same for a step that cannot be ended: only one with this key runs at a time, and all wait for that one."""
+    until = monotonic() + timeout
     with _lock:
         run = _shared.get(key)
         is_new = run is None
@@ -64,7 +67,7 @@ def shared(key: Hashable, step: Callable[[], Answer], timeout: float, what: str)
             run = _shared[key] = _Run(step, at_end=lambda: _shared.pop(key, None))
     if is_new:
         run.start(what)
-    answer: Answer = run.answer(timeout, what, and_forget=False)
+    answer: Answer = run.answer(until, timeout, what, and_forget=False)
     return answer
 
 
@@ -106,8 +109,8 @@ class _Run(Generic[Answer]):
         if self._is_forgotten:
             self._clean_up()
 
-    def answer(self, timeout: float, what: str, *, and_forget: bool = True) -> Answer:
-        if not self._ended.wait(max(timeout, 0)) and not self._is_over(and_forget):
+    def answer(self, until: float, timeout: float, what: str, *, and_forget: bool = True) -> Answer:
+        if not self._ended.wait(max(until - monotonic(), 0)) and not self._is_over(and_forget):
             raise GivenUp(f"{what} took longer than {timeout:.3g} s")
         if self._raised is not None:
             raise self._raised

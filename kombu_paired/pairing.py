@@ -59,17 +59,20 @@ SECOND_LOOK = 0.5
 THROTTLE_WAITS = 3
 #: How often a call looks again at namespaces that have both failed it, while the one it tried first may be back.
 LOOKS = 2
-#: What two steps of one call have between them at most (seconds): Kombu declares just before it publishes.
+#: Seconds after which a namespace that failed may have come back.
 MOMENT = 0.1
+#: What two steps of one call have between them at most (seconds): Kombu declares just before it publishes, which is
+#: milliseconds, but for a machine that has other things to do.
+BETWEEN_STEPS = 1.0
 #: Seconds that :meth:`Pairing.close` has for what is stranded.
 LAST_TRY = 0.7
 
 
 class _InVain(NamedTuple):
-    """When a step ahead of a message failed, and how many seconds such steps took together."""
+    """Steps ahead of a message that failed: when the first one began, and the last one ended."""
 
+    since: float
     at: float
-    took: float
 
 
 class _Lost(NamedTuple):
@@ -375,11 +378,15 @@ class Pairing:
         if declaration.is_question:
             known = self._primary_reach.verdict(self.options.send_timeout / 2)
             return None if known else self._declare(declaration)
-        return None if self._is_known_away() else self._declare(declaration)
+        if self._is_known_away():
+            self._spend_in_vain(self._clock())
+            return None
+        return self._declare(declaration)
 
     def _declare(self, declaration: Declaration) -> Any:
-        seconds = self.options.send_timeout * (SECOND_LOOK if self._primary_reach.has_failed else 1.0)
-        began = self._clock()
+        began, timeout = self._clock(), self.options.send_timeout
+        seconds = timeout * (SECOND_LOOK if self._primary_reach.has_failed else 1.0)
+        seconds = min(seconds, self._left_of_call(began, reserved=timeout / 2))  # that is for the message
         sender: Sender = self._senders.take()
         try:
             answer = self._reaching_primary(
@@ -448,23 +455,23 @@ class Pairing:
         return self._primary_reach.fresh_failure is not None or bool(self.circuits.failed_over())
 
     def _call(self, message: Message) -> _Call:
-        timeout = self.options.send_timeout
-        seconds = max(2 * timeout - self._spent_in_vain(self._clock()), timeout / 2)
-        deadline = Deadline(seconds, self._clock)
+        deadline = Deadline(self._left_of_call(self._clock()), self._clock)
+        self._in_vain.last = None
         return _Call(message, self._wall_clock(), deadline, maybe_stored=self._doubts.take(message))
 
     def _spend_in_vain(self, began: float) -> None:
         """This thread has opened or declared in vain since then: it was for the message that follows."""
-        now = self._clock()
-        self._in_vain.last = _InVain(now, now - began + self._spent_in_vain(began))
+        self._in_vain.last = _InVain(self._call_began(began), self._clock())
 
-    def _spent_in_vain(self, now: float) -> float:
-        """Seconds that this thread spent in vain just now."""
+    def _call_began(self, now: float) -> float:
+        """When the call did that this thread is in."""
         last: _InVain | None = getattr(self._in_vain, "last", None)
-        if last is None:
-            return 0.0
-        self._in_vain.last = None
-        return last.took if now - last.at < MOMENT else 0.0
+        return last.since if last is not None and now - last.at < BETWEEN_STEPS else now
+
+    def _left_of_call(self, now: float, reserved: float = 0.0) -> float:
+        """Seconds that this thread's call has for its next step: some, in any case."""
+        timeout = self.options.send_timeout
+        return max(2 * timeout - (now - self._call_began(now)) - reserved, timeout / 4)
 
     def _send(self, call: _Call) -> None:
         message = call.message

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -43,6 +44,24 @@ def test_a_step_that_takes_too_long_is_given_up_and_what_it_makes_is_cleaned_up(
     assert given_up == [True]
     may_go_on.set()
     assert cleaned_up.wait(5)
+
+
+def test_the_time_until_a_busy_machine_begins_a_step_is_a_part_of_its_time(monkeypatch):
+    now, may_go_on = [0.0], threading.Event()
+    monkeypatch.setattr("kombu_paired.bounded.monotonic", lambda: now[0])
+    begin = threading.Thread.start
+
+    def begin_late(self):
+        now[0] += 10
+        begin(self)
+
+    monkeypatch.setattr(threading.Thread, "start", begin_late)
+    began = time.monotonic()
+    for run in (bounded, partial(shared, "a host")):
+        with pytest.raises(GivenUp, match="took longer than 10 s"):
+            run(lambda: may_go_on.wait(30), 10, "a step")
+    may_go_on.set()
+    assert time.monotonic() - began < 8
 
 
 def test_what_a_step_makes_for_a_caller_that_was_interrupted_is_cleaned_up():

@@ -664,6 +664,34 @@ def test_no_call_has_more_than_two_send_timeouts_and_no_step_more_than_one(world
     assert world.clock() - started <= 2 * timeout + 0.01
 
 
+@pytest.mark.parametrize("pause", [0.0, 0.8])
+@pytest.mark.parametrize("opened", ["before", "in the call"])
+def test_steps_in_vain_are_a_part_of_the_call_that_follows_on_a_busy_machine_too(
+    world: World, opened: str, pause: float
+) -> None:
+    if opened == "before":
+        world.pairing.open()
+    timeout, started = world.pairing.options.send_timeout, world.clock()
+
+    def silent(namespace: ScriptedNamespace, left: float) -> None:
+        namespace.clock.sleep(left)
+        raise namespace.failure(FailureKind.TIMEOUT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ScriptedSender, "send", lambda self, message, left: silent(self.namespace, left))
+        patch.setattr(ScriptedSender, "declare_one", lambda self, declaration, book, left: silent(self.namespace, left))
+        patch.setattr(ScriptedNamespace, "ensure_backlog_queues", lambda self, names, create, left: silent(self, left))
+        if opened == "in the call":
+            world.pairing.open()
+            world.clock.sleep(pause)
+        for operation in ("exchange_declare", "queue_declare"):
+            world.pairing.declare(operation, {"exchange": "orders", "queue": "orders", "durable": True})
+            world.clock.sleep(pause)
+        with pytest.raises(BacklogUnavailable):
+            world.send()
+    assert world.clock() - started <= 2 * timeout + 0.01
+
+
 def test_a_declaration_in_vain_is_a_part_of_the_call_that_follows(world: World) -> None:
     world.pairing.open()
     world.primary.cost = world.secondary.cost = 10.0

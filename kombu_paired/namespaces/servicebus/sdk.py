@@ -24,6 +24,8 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageLockLostError, OperationTimeoutError, ServiceBusConnectionError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from kombu_paired.bounded import GivenUp
+from kombu_paired.bounded import bounded as bounded_step
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.namespaces.servicebus.address import Address
 
@@ -371,31 +373,10 @@ def bounded(call: Callable[[], Answer], timeout: float, what: str, give_up: Call
     Raises:
         OperationTimeoutError: it has not returned; ``give_up`` was called.
     """
-    outcome: list[Any] = []
-    done = threading.Event()
-
-    def run() -> None:
-        try:
-            outcome.append(call())
-        except BaseException as exc:
-            outcome.append(_Raised(exc))
-        finally:
-            done.set()
-
-    threading.Thread(target=run, name=f"kombu-paired-{what}", daemon=True).start()
-    if not done.wait(timeout):
-        if give_up is not None:
-            give_up()
-        raise OperationTimeoutError(message=f"{what}: the service did not answer within {timeout:g} s")
-    [answer] = outcome
-    if isinstance(answer, _Raised):
-        raise answer.exc
-    return answer  # type: ignore[no-any-return]
-
-
-class _Raised:
-    def __init__(self, exc: BaseException) -> None:
-        self.exc = exc
+    try:
+        return bounded_step(call, timeout, what, give_up=give_up)
+    except GivenUp as exc:
+        raise OperationTimeoutError(message=f"{what}: the service did not answer within {timeout:g} s") from exc
 
 
 def encoded_size(message: AmqpAnnotatedMessage) -> int:
