@@ -43,8 +43,6 @@ BLOCKED_GRACE = 1.0
 IN_USE = 1.0
 #: No queue has this name.
 NOWHERE = "kombu-paired.ping"
-#: Messages of a batch that are written before it is looked whether the broker has said something.
-GLANCE = 16
 #: Seconds after a probe's confirm in which ``connection.blocked`` would arrive.
 ALARM_NOTICE = 0.1
 #: Seconds after which a receiver that waits finds out that the broker is silent (twice this, as in AMQP).
@@ -162,6 +160,8 @@ class AmqpLink(Link):
     def connected(self, connection: Any) -> None:
         # connect_timeout bounds the handshake, TLS too; from here on each call brings its own bound.
         connection.transport.sock.settimeout(None)
+        # Told so, py-amqp looks for the notice before each publish, by a read that fails: we ask the socket instead.
+        connection.client_properties.pop("capabilities", None)
 
     def _on_blocked(self, reason: str) -> None:
         self.blocked = reason
@@ -175,9 +175,25 @@ class AmqpLink(Link):
         with super().within(timeout), self.connection.transport.having_timeout(timeout):
             yield
 
+    def has_arrived(self) -> bool:
+        """Whether there is something to read."""
+        transport = self.connection.transport
+        return bool(transport._read_buffer) or bool(transport.sock.has_arrived())
+
     def read_what_is_there(self) -> None:
-        """Handle the frames that have arrived, without waiting."""
-        self.read_for(0)
+        """Handle the frames that have arrived.
+
+        For the rest of a frame the deadline is waited, and for the channel to open again if a frame has closed it:
+        py-amqp keeps no word of what it could not finish.
+        """
+        while self.has_arrived():
+            self.connection.blocking_read()
+
+    def require_flow(self) -> None:
+        """Raise BrokerBlocked if the broker has said that it takes nothing."""
+        self.read_what_is_there()
+        if self.blocked:
+            raise BrokerBlocked(self.blocked)
 
     def read_for(self, seconds: float) -> None:
         """Handle frames for so long."""
@@ -187,6 +203,8 @@ class AmqpLink(Link):
                 try:
                     self.connection.drain_events(timeout=max(deadline.left, 0))
                 except TimeoutError:
+                    if not self.channel.is_open:
+                        raise  # it was closed, and had no time to open again
                     return
 
     def has_queue(self, name: str, timeout: float) -> bool:
@@ -240,8 +258,7 @@ class AmqpLink(Link):
                 amqp.Message(""), exchange="", routing_key=NOWHERE, timeout=timeout, confirm_timeout=timeout
             )
         self.read_for(ALARM_NOTICE)
-        if self.blocked:
-            raise BrokerBlocked(self.blocked)
+        self.require_flow()
 
     def close(self) -> None:
         if self.connection is not None and not self.blocked:
@@ -277,7 +294,8 @@ class AmqpSender(Sender):
         number = None  # while it is None, the broker cannot have got the whole of the message
         try:
             until.at = deadline
-            number = self._begin(channel, message, message.mandatory, deadline)
+            self.link.require_flow()
+            number = self._begin(channel, message, message.mandatory)
             self._await_confirms(deadline)
         except Exception as exc:
             raise self._broken(exc, maybe_stored=number is not None, of_peer=number is not None) from exc
@@ -295,7 +313,7 @@ class AmqpSender(Sender):
         try:
             channel = self._open(timeout)
             with self.link.until.within(_left(deadline)):
-                self._write(channel, messages, numbers, deadline)
+                self._write(channel, messages, numbers)
                 self._await_confirms(deadline)
             if len(numbers) < len(messages):
                 raise BrokerBlocked(self.link.blocked or "was in alarm")
@@ -306,22 +324,22 @@ class AmqpSender(Sender):
         outcomes, self._outcomes = self._outcomes, {}
         return [outcomes.get(number) for number in numbers] if outcomes else [None] * len(numbers)
 
-    def _write(self, channel: Any, messages: Sequence[Message], numbers: list[int], deadline: float) -> None:
+    def _write(self, channel: Any, messages: Sequence[Message], numbers: list[int]) -> None:
         """Write until the broker is in alarm, and note the numbers of what was written."""
         if time.monotonic() > self._last_confirm + IN_USE:
-            self._knock(channel, deadline)
+            self._knock(channel)
         for message in messages:
-            if len(numbers) % GLANCE == 0:
-                self.link.read_what_is_there()
+            self.link.read_what_is_there()
             if self.link.blocked:
                 return
-            numbers.append(self._begin(channel, message, True, deadline))
+            numbers.append(self._begin(channel, message, True))
 
-    def _knock(self, channel: Any, deadline: float) -> None:
+    def _knock(self, channel: Any) -> None:
         """Find out whether the broker takes messages, with one that nobody gets."""
-        number = self._begin(channel, Message(b"", routing_key=NOWHERE), False, deadline)
+        self.link.require_flow()
+        number = self._begin(channel, Message(b"", routing_key=NOWHERE), False)
         while number in self._awaited:
-            self.link.connection.drain_events(timeout=_left(deadline))
+            self.link.connection.drain_events()
             if self.link.blocked:
                 raise BrokerBlocked(self.link.blocked)
 
@@ -357,7 +375,8 @@ class AmqpSender(Sender):
         try:
             channel = self._open(_left(deadline))
             with self.link.until.within(_left(deadline)):
-                number = self._begin(channel, message, True, deadline)
+                self.link.require_flow()
+                number = self._begin(channel, message, True)
                 self._await_confirms(deadline)
         except NamespaceFailure as failure:
             return [failure]
@@ -403,18 +422,13 @@ class AmqpSender(Sender):
         channel.events["basic_return"].add(self._on_return)
         return channel
 
-    def _begin(self, channel: Any, message: Message, mandatory: bool, deadline: float) -> int:
-        link = self.link
-        if link.blocked:
-            link.read_what_is_there()
-            if link.blocked:
-                raise BrokerBlocked(link.blocked)
+    def _begin(self, channel: Any, message: Message, mandatory: bool) -> int:
+        """Write a message. The deadline is that of the link: a time limit of py-amqp's costs each frame anew."""
         channel._basic_publish(
             prepare(channel, message),
             exchange=message.exchange,
             routing_key=message.routing_key,
             mandatory=mandatory,
-            timeout=_left(deadline),
         )
         self._sequence += 1
         self._awaited[self._sequence] = message
@@ -427,7 +441,7 @@ class AmqpSender(Sender):
                 deadline = min(deadline, time.monotonic() + BLOCKED_GRACE)
                 self._await_confirms_while_blocked(deadline)
                 return
-            connection.drain_events(timeout=_left(deadline))
+            connection.drain_events()  # until the deadline of the link
 
     def _await_confirms_while_blocked(self, deadline: float) -> None:
         try:

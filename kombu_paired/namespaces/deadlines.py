@@ -61,7 +61,7 @@ class TimelySocket:
     A time limit is handed to the operating system only when something is read or written, and only if it changed.
     """
 
-    __slots__ = ("_actual", "_is_tls", "_poller", "_sock", "_until", "_wanted")
+    __slots__ = ("_actual", "_ahead", "_is_tls", "_poller", "_sock", "_until", "_wanted")
 
     def __init__(self, sock: socket.socket, until: Deadline) -> None:
         self._sock = sock
@@ -69,6 +69,7 @@ class TimelySocket:
         self._wanted = self._actual = sock.gettimeout()
         self._is_tls = isinstance(sock, ssl.SSLSocket)
         self._poller: Any = None
+        self._ahead = b""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
@@ -89,6 +90,9 @@ class TimelySocket:
 
     def read(self, size: int) -> bytes:
         """The same for a driver that keeps what it did not ask for, and takes finding nothing for a timeout."""
+        if self._ahead:
+            ahead, self._ahead = self._ahead, b""
+            return ahead
         self._hold()
         try:
             return self._sock.recv(max(size, AT_ONCE))
@@ -103,6 +107,20 @@ class TimelySocket:
             self._poller = select.poll()
             self._poller.register(self._sock, select.POLLIN)
         return not self._poller.poll(0)
+
+    def has_arrived(self) -> bool:
+        """Whether :meth:`read` would find something at once, an end too."""
+        if self._ahead or self.is_quiet():
+            return bool(self._ahead)
+        if self._poller is not None:
+            return True
+        self._sock.settimeout(0)
+        self._actual = 0.0
+        try:
+            self._ahead = self._sock.recv(AT_ONCE)
+        except _WOULD_WAIT:
+            return False
+        return True
 
     def sendall(self, data: Any) -> None:
         if not self._is_tls:
@@ -129,20 +147,15 @@ class TimelySocket:
             raise OSError("TLS has ended already") from exc
 
     def _hold(self) -> None:
-        wanted, actual = self._wanted, self._actual
-        if wanted and actual and -SLACK <= wanted - actual <= SLACK and self._until.at - monotonic() >= actual - SLACK:
-            return  # the usual case, quickly
-        self._limit(wanted)
-
-    def _limit(self, limit: float | None) -> None:
-        left = self._until.at - monotonic()
-        if limit is None or 0 < limit > left:  # 0: it does not wait anyway
-            if left <= 0:
-                raise TimeoutError("timed out")
-            limit = left if left < math.inf else None
-        actual = self._actual
+        limit, actual = self._wanted, self._actual
+        if limit != 0:  # 0: it does not wait anyway
+            left = self._until.at - monotonic()
+            if limit is None or limit > left:
+                if left <= 0:
+                    raise TimeoutError("timed out")
+                limit = left if left < math.inf else None
         if limit and actual:
-            if abs(limit - actual) <= SLACK:
+            if -SLACK <= limit - actual <= SLACK:
                 return
         elif limit == actual:
             return

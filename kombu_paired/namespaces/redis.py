@@ -261,9 +261,19 @@ class _Timely:
 
 
 def _timely_channel(kind: Any, until: Deadline) -> Any:
-    """Kombu's channel on connections that keep to a deadline; one, where Kombu would have one more for consuming."""
+    """Kombu's channel on connections that keep to a deadline; one, where Kombu would have one more for consuming.
+
+    It makes one client, where Kombu makes one for each command: building the table of answers takes a fifth of a send.
+    """
 
     class Channel(kind):  # type: ignore[misc]
+        _only_client: Any = None
+
+        def _create_client(self, asynchronous: bool = False) -> Any:
+            if self._only_client is None or self._only_client.connection_pool is not self.pool:
+                self._only_client = super()._create_client()
+            return self._only_client
+
         def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
             found: dict[str, Any] = super()._connparams(asynchronous)
             found["connection_class"] = type("TimelyConnection", (_Timely, found["connection_class"]), {})

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 
+import amqp
 import kombu
 import pytest
 import redis
@@ -66,6 +67,22 @@ def rabbit(rabbitmq):
 @pytest.fixture
 def guest(rabbitmq):
     return namespace(rabbitmq.url)
+
+
+def test_a_channel_that_the_broker_closed_between_two_sends_fails_the_second_at_once(guest):
+    sender = guest.sender()
+    sender.declare([queue()], 2.0)
+    sender.send(message(), 2.0)
+    sender.link.channel.basic_publish(amqp.Message("x"), exchange="nowhere", routing_key="x")
+    wait_until(sender.link.has_arrived)
+
+    began = time.monotonic()
+    failure = failing(lambda: sender.send(message(), 2.0))
+
+    assert (failure.kind, failure.maybe_stored) == (MISSING, False)  # py-amqp alone loses the word, and never confirms
+    assert time.monotonic() - began < 1.0
+    sender.send(message(), 2.0)
+    sender.close()
 
 
 @pytest.fixture

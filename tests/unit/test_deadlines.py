@@ -134,6 +134,27 @@ def test_a_socket_knows_whether_there_is_something_to_read(pair):
     assert not sock.is_quiet()
 
 
+@pytest.mark.parametrize("can_poll", [True, False], ids=["poll", "no-poll"])
+def test_looking_whether_something_has_arrived_takes_nothing_away(pair, monkeypatch, can_poll):
+    ours, theirs = pair
+    if not can_poll:  # as over TLS, where what has arrived need not be for the driver
+        monkeypatch.delattr("select.poll")
+    sock = TimelySocket(ours, Deadline(5))
+    assert not sock.has_arrived()
+    theirs.sendall(b"frame")
+    assert sock.has_arrived()
+    assert sock.has_arrived()
+    assert sock.read(1) == b"frame"
+    assert not sock.has_arrived()
+
+    threading.Timer(0.05, theirs.sendall, [b"late"]).start()
+    assert sock.read(1) == b"late"  # it waits as ever
+
+    theirs.close()
+    assert sock.has_arrived()
+    assert sock.read(1) == b""
+
+
 def test_a_time_limit_costs_a_system_call_only_when_it_changed(pair):
     ours, theirs = pair
     until = Deadline()

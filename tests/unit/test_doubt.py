@@ -33,7 +33,7 @@ def doubts(outcomes):
 def test_rabbitmq_has_what_it_confirmed_and_may_have_what_was_written(monkeypatch, blocked):
     sender = sender_on("amqp", AmqpSender)
     sender._last_confirm = time.monotonic()  # so that it need not knock first
-    monkeypatch.setattr(sender.link, "read_what_is_there", lambda: None)
+    monkeypatch.setattr(sender.link, "has_arrived", lambda: False)
     written = []
 
     def publish(*args, **kwargs):
@@ -50,6 +50,7 @@ def test_rabbitmq_has_what_it_confirmed_and_may_have_what_was_written(monkeypatc
 
 def test_a_message_that_was_not_written_whole_is_not_in_rabbitmq(monkeypatch):
     sender = sender_on("amqp", AmqpSender)
+    monkeypatch.setattr(sender.link, "has_arrived", lambda: False)
 
     def publish(*args, **kwargs):
         raise ConnectionResetError
