@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -63,7 +64,12 @@ def is_for_types(node):
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
+@cache
 def imports(module, for_types=True):
+    return tuple(_imports(module, for_types))
+
+
+def _imports(module, for_types):
     """Whole names of the modules that a module imports, wherever in it, for type checking alone too if so asked."""
     tree = ast.parse(MODULES[module].read_text())
     if not for_types:
