@@ -40,10 +40,9 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from importlib.util import find_spec
 from os import register_at_fork
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from kombu import Connection as KombuConnection
 from kombu.exceptions import BatchPublishError
@@ -83,6 +82,8 @@ PATIENCE, PAUSE = 5.0, 2.0
 GOODBYE = 1.0
 #: Seconds per answer once it is known that none comes.
 NO_PATIENCE = 0.05
+
+Answer = TypeVar("Answer")
 
 _drivers: list[type[base.Transport]] = []
 
@@ -154,6 +155,20 @@ def _is_installed(package: str) -> bool:
         return False
 
 
+class _found_once(Generic[Answer]):
+    """A ``cached_property`` without the lock that it has before Python 3.12, one for all transports of a process: a
+    thread that holds it while the process forks never lets go of it in the child.
+    """
+
+    def __init__(self, find: Callable[[Any], Answer]) -> None:
+        self._find = find
+        self.__doc__ = find.__doc__
+
+    def __get__(self, transport: Transport, owner: object = None) -> Answer:
+        answer = transport.__dict__[self._find.__name__] = self._find(transport)
+        return answer
+
+
 class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[misc]
     """Joins the primary's own transport, for consuming, to a pairing, for sending."""
 
@@ -168,12 +183,12 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         with suppress(ConfigurationError):  # whoever only shows a connection gets to see it
             _note_driver(self._driver)
 
-    @cached_property
+    @_found_once
     def _driver(self) -> type[base.Transport]:
         """The class of the primary's own transport."""
         return driver_of("primary", self._urls[0])
 
-    @cached_property
+    @_found_once
     def _options(self) -> PairedNamespaceOptions:
         """The settings, found to make sense.
 
@@ -184,13 +199,13 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         check_sides(self._urls, options)
         return options
 
-    @cached_property
+    @_found_once
     def _given(self) -> Mapping[str, Any]:
         """The transport options; of those that ``celery migrate`` leaves out, the application knows."""
         options: Mapping[str, Any] = self.client.transport_options or {}
         return options if "secondary" in options else {**_options_of_application(self._urls), **options}
 
-    @cached_property
+    @_found_once
     def _key(self) -> tuple[Any, ...]:
         return _pairing_key(self.client, self._urls, self._given)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
 import socket
 import threading
 import time
@@ -248,3 +249,31 @@ def test_a_worker_waits_with_growing_pauses(dead, monkeypatch):
     assert in_worker(connect_in_vain)
     assert time.monotonic() - started >= 0.5
     assert len(tries) > 2
+
+
+# -- forks ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_child_needs_no_lock_that_a_thread_of_its_parent_held(monkeypatch):
+    """A process forks while another of its threads is in its first call, which looks for the driver."""
+    looking, found = threading.Event(), threading.Event()
+    parent, driver_of = os.getpid(), transport.driver_of
+
+    def slow_driver_of(*args):
+        if os.getpid() == parent and not found.is_set():
+            looking.set()
+            found.wait(10)
+        return driver_of(*args)
+
+    monkeypatch.setattr(transport, "driver_of", slow_driver_of)
+    caller = threading.Thread(target=lambda: connect("paired+memory://main").transport)
+    caller.start()
+    looking.wait(10)
+    fork = multiprocessing.get_context("fork").Process(target=lambda: connect("paired+memory://main").transport)
+    fork.start()
+    fork.join(5)
+    code = fork.exitcode
+    fork.kill()
+    found.set()
+    caller.join()
+    assert code == 0
