@@ -38,6 +38,7 @@ CI: tuple[tuple[int, str, str], ...] = (
     (15, "redis/results+redis", "threads"),
     (11, "sentinel+redis", "prefork"),
     (12, "servicebus+servicebus", "threads"),
+    (13, "servicebus+servicebus", "gevent"),
 )
 
 
