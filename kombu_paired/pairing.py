@@ -211,8 +211,11 @@ class Pairing:
         """Find them, unless another thread is about to; the failure if the secondary is away."""
         deadline = Deadline(self.options.send_timeout, self._clock)
         failure = self._secondary_reach.verdict(deadline.left / 2)
-        if failure is not None or self.backlog_queue_count:
+        if failure is not None:
             return failure
+        if self.backlog_queue_count:  # another thread has found them meanwhile
+            self._secondary_reach.undecided()
+            return None
         try:
             return self._find_backlog_queues(deadline)
         except BaseException:

@@ -603,6 +603,15 @@ def test_what_a_cold_process_spends_on_opening_is_a_part_of_its_first_call(world
     assert world.clock() - started <= 2.5 * timeout
 
 
+def test_a_thread_that_comes_second_to_the_backlog_queues_keeps_nobody_waiting(world: World) -> None:
+    world.pairing._use(["contoso/x-servicebus-transfer/0"])  # by another thread, in the moment before
+    world.pairing._secondary_reach._wait = lambda *arguments: pytest.fail("waits for one who does not try")
+    world.pairing.open()
+    world.primary.always = world.primary.failure(FailureKind.UNREACHABLE)
+    world.send()
+    assert len(world.secondary.stored) == 1
+
+
 def test_whoever_tries_again_pauses_while_both_are_away_and_asks_neither(world: World) -> None:
     failed_together(world, 5.0, 5.0)
     with pytest.raises(BacklogUnavailable, match=r"primary unreachable.*secondary unreachable"):
