@@ -158,7 +158,8 @@ def make_tables(
             found = saved(messages(events, known), "messages", "day")
     with work.step("outages"):
         failing = saved(intervals(few), "intervals")
-        happened = saved(outages(failing, events, found), "outages", "day")
+        is_calm = failing.isEmpty()
+        happened = saved(outages(failing, events, found).transform(_none_if, is_calm), "outages", "day")
         if metrics is not None:
             saved(service_side(happened, metrics), "service")
         report.outages = _counts(happened, "scope", F.count("*"))
@@ -166,10 +167,11 @@ def make_tables(
         weights = saved(heavy(few, found), "heavy")
         paid = saved(cost(events, weights, sheet), "cost", "day")
     with work.step("what if"):
-        failed = saved(spans(failing, few), "spans")
+        failed = saved(spans(failing, few).transform(_none_if, is_calm), "spans")
         reach = {"longest_failover": max(GRID.failover_intervals), "longest_ping": max(GRID.ping_intervals)}
-        came = saved(arrivals(events, failed, **reach), "arrivals")
-        tried = saved(what_if(failed, came, few, found, happened, paid).coalesce(1), "what_if")
+        came = saved(arrivals(events, failed, **reach).transform(_none_if, is_calm), "arrivals")
+        trials = what_if(failed, came, few, found, happened, paid).coalesce(1)
+        tried = saved(trials.transform(_none_if, is_calm), "what_if")
     with work.step("quality"):
         files = spark.createDataFrame(list(problems), "file string, problem string")
         wrong = saved(quality(rejected(rows), files, writers, single, found).coalesce(1), "quality")
@@ -181,6 +183,11 @@ def make_tables(
         report.page = write_page(spark, page(facts), out)
     report.seconds = work.seconds
     return report
+
+
+def _none_if(table: DataFrame, is_empty: bool) -> DataFrame:
+    """The table, of which it is known whether it has rows: Spark takes seconds to plan and compile what finds none."""
+    return table.limit(0) if is_empty else table
 
 
 def _counts(table: DataFrame, by: str, count: Column) -> dict[str, int]:

@@ -9,11 +9,15 @@ import pytest
 from kombu_paired.pipeline.session import spark_session
 from tests.support.spark import require_spark
 
+#: Of a query that is made once, and of few rows, most of the time goes into compiling it. The report of test_report.py
+#: and those that tests run as commands are compiled, as everybody's are.
+NO_COMPILATION = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 #: What makes a session of small jobs quick; a report of real journals would be slower for it.
 FOR_TESTS = {
     "spark.master": "local[2]",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
+    **NO_COMPILATION,
 }
 
 

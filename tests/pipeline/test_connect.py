@@ -15,6 +15,7 @@ import pytest
 from kombu_paired.cli.local_brokers import free_port, spawn, stop_tree
 from kombu_paired.pipeline.session import CONNECT_MODULES
 from kombu_paired.pipeline.simulation import Settings, simulate
+from tests.pipeline.conftest import NO_COMPILATION
 from tests.pipeline.truth import assert_is_truth
 from tests.support.spark import require_spark
 
@@ -36,6 +37,7 @@ def server(tmp_path):
         "spark.local.dir": tmp_path / "local",
         "spark.sql.warehouse.dir": tmp_path / "warehouse",
         "spark.sql.shuffle.partitions": 1,
+        **NO_COMPILATION,
     }
     command = [home / "bin" / "spark-submit", "--master", "local[2]", "--driver-memory", "1g"]
     for name, value in settings.items():

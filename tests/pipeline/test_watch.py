@@ -257,6 +257,14 @@ def refreshes(spark, journals, out, **options):
     return watch(spark, [str(journals)], str(out), **options)
 
 
+def read(spark, journals, out):
+    """A watch that ends before it makes tables, which takes most of its time."""
+    with only_one(str(out)) as place:
+        one = Watch(spark, [str(journals)], place)
+        assert one.take().is_all
+        assert one.has_new
+
+
 def test_tables_grow_and_those_before_stay_whole_for_who_reads_them(spark, tmp_path, journals):
     out, waits = tmp_path / "out", []
 
@@ -314,7 +322,7 @@ def test_nothing_is_made_anew_where_nothing_is_new(spark, tmp_path, journals):
 
 def test_a_watch_goes_on_where_the_last_one_was_and_files_that_went_meanwhile_are_kept(spark, tmp_path, journals):
     out = tmp_path / "out"
-    assert len(list(refreshes(spark, journals, out, once=True))) == 1
+    read(spark, journals, out)
     (journals / "a.jsonl").unlink()
     write(journals / "b.jsonl", line(9, message_id="b", pid=2))
     [refresh] = refreshes(spark, journals, out, once=True)
@@ -324,7 +332,7 @@ def test_a_watch_goes_on_where_the_last_one_was_and_files_that_went_meanwhile_ar
 
 def test_without_its_checkpoint_it_reads_all_again(spark, tmp_path, journals):
     out = tmp_path / "out"
-    list(refreshes(spark, journals, out, once=True))
+    read(spark, journals, out)
     shutil.rmtree(out / "checkpoint")
     [refresh] = refreshes(spark, journals, out, once=True)
     assert (refresh.report.balance["messages"], refresh.report.problems) == (1, {"missing_events": 1})
@@ -339,7 +347,8 @@ def test_tables_tell_of_the_last_days_before_the_latest_event_and_what_is_older_
     journals, out = tmp_path / "journals", tmp_path / "out"
     for day in range(3):
         write(journals / f"{day}.jsonl", line(day + 1, message_id=f"m{day}", time=day * 24 * HOUR + HOUR))
-        [refresh] = refreshes(spark, journals, out, once=True, last=1.5 * 86400)
+        read(spark, journals, out)
+    [refresh] = refreshes(spark, journals, out, once=True, last=1.5 * 86400)
     assert seqs(spark, out) == ["m1", "m2"]
     assert refresh.latest == 49 * 3600
     assert sorted(each.name for each in (out / "events").iterdir()) == ["1-1", "2-2"]
@@ -396,17 +405,14 @@ def test_a_folder_without_a_journal_is_waited_for_and_with_once_it_is_an_error(s
 
 def test_one_folder_one_watch(spark, tmp_path, journals):
     out = tmp_path / "out"
-    each = refreshes(spark, journals, out, every=0.01)
-    next(each)
-    with pytest.raises(TakenFolder, match="another watch keeps its tables in"):
-        list(refreshes(spark, journals, out, once=True))
-    each.close()
+    with only_one(str(out)), pytest.raises(TakenFolder, match="another watch keeps its tables in"):
+        next(refreshes(spark, journals, out, every=0.01))
     with pytest.raises(TakenFolder, match="belongs to kombu-paired watch"):
         make_report(spark, [str(journals)], str(out))
 
 
 def test_a_folder_of_somebody_else_is_left_alone(spark, tmp_path, journals):
-    make_report(spark, [str(journals)], str(tmp_path / "out"))
+    write_events(spark, find_journals(spark, [str(journals)]), str(tmp_path / "out" / "events"))  # as a report begins
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(TakenFolder, match="is not empty, and not of a watch"):
         list(refreshes(spark, journals, tmp_path / "out", once=True))

@@ -11,8 +11,10 @@ from kombu_paired.pipeline.session import require_spark as require
 
 __all__ = ("require_spark",)
 
-#: Java compiles little, since little runs twice.
-JAVA_FOR_TESTS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Java compiles little, since little runs twice, and does not prove each class sound before it is used.
+JAVA_FOR_TESTS = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 
 
 def require_spark() -> None:
