@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import kombu.pools
 import pytest
 from celery import Celery
+from hypothesis import settings
 
 from kombu_paired.cli import local_brokers
 from kombu_paired.cli.local_brokers import Kind, local_broker_missing
@@ -19,6 +20,10 @@ from tests.support.brokers import NODES, BrokerNode, new_node
 from tests.support.ledger import Ledger
 from tests.support.nodes import LocalTestWorker, PairedCluster
 from tests.support.shop import make_app, shop_environment
+
+# No example is too slow by the clock of a busy machine.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 
 def pytest_configure() -> None:

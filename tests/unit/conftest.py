@@ -1,4 +1,4 @@
-"""Unit tests are quick: Hypothesis tries fewer examples of each, and none is too slow by the clock."""
+"""Unit tests are quick: Hypothesis tries fewer examples of each."""
 
 from __future__ import annotations
 
