@@ -73,7 +73,7 @@ def lines(folder):
     return found
 
 
-def wait_for(condition, timeout=5.0):
+def wait_for(condition, timeout=30.0):
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline
@@ -258,7 +258,7 @@ def test_no_event_makes_no_file(kept, folder):
 
 def test_what_is_heard_is_written_soon_by_a_daemon_thread(kept, folder):
     kept.hear(happening())
-    wait_for(lambda: folder.exists() and lines(folder), 2)
+    wait_for(lambda: folder.exists() and lines(folder))
     [writer] = [each for each in threading.enumerate() if each is kept._writer]
     assert writer.daemon
 
@@ -267,7 +267,7 @@ def test_a_file_has_another_name_while_it_is_written_and_is_compressed_then(kept
     kept.hear(happening())
     kept.flush()
     [name] = names(folder)
-    kept.close()
+    kept.close(5)
     [closed] = names(folder)
     assert name.startswith("20260301T10-")
     assert name.endswith(".jsonl.part")
@@ -277,11 +277,11 @@ def test_a_file_has_another_name_while_it_is_written_and_is_compressed_then(kept
 
 def test_an_event_after_closing_begins_another_file_and_goes_on_counting(kept, folder):
     kept.hear(happening())
-    kept.close()
-    kept.close()
+    kept.close(5)
+    kept.close(5)
     kept.hear(happening())
     wait_for(lambda: len(names(folder)) == 2)
-    kept.close()
+    kept.close(5)
     assert len(names(folder)) == 2
     assert [line["seq"] for line in lines(folder)] == [1, 2]
 
@@ -301,17 +301,25 @@ def test_an_event_that_was_overtaken_at_the_full_hour_makes_no_file_of_its_own(k
         clock.now = TEN + moment
         kept.hear(happening(time=clock.now))
         kept.flush()
-    kept.close()
+    kept.close(5)
     assert [name[9:11] for name in names(folder)] == ["10", "11"]
     assert len(lines(folder)) == 4
 
 
 def test_the_file_of_a_past_hour_is_closed_though_nothing_happens(kept, folder, clock, monkeypatch):
     monkeypatch.setattr(journal, "WRITE_EVERY", 0.01)
+    rests, seconds_to_rest = threading.Event(), kept._seconds_to_rest
+
+    def rest():
+        seconds = seconds_to_rest()
+        if kept._file is not None:
+            rests.set()
+        return seconds
+
+    monkeypatch.setattr(kept, "_seconds_to_rest", rest)
     clock.now = TEN + 3599.9
     kept.hear(happening(time=clock.now))
-    wait_for(lambda: folder.exists() and lines(folder) and not kept._awake.is_set())
-    time.sleep(0.05)  # the thread rests
+    assert rests.wait(30)
     clock.now = TEN + 3600.1
     wait_for(lambda: [Path(name).suffix for name in names(folder)] == [".gz"])
 
@@ -353,7 +361,7 @@ def test_closing_is_quick_whatever_the_size(kept, folder, monkeypatch):
         kept.hear(happening())
     started = time.monotonic()
     kept.close()
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < journal.GOODBYE + 1
     [name] = names(folder)
     assert name.endswith(".jsonl")
     assert len(lines(folder)) == 1000
@@ -386,7 +394,7 @@ def test_the_oldest_closed_files_are_given_up_and_that_is_written(kept, folder, 
     events.everywhere.listen(heard.append, [EventKind.JOURNAL_TRIMMED])
     kept.hear(happening())
     wait_for(lambda: heard)
-    kept.close()
+    kept.close(5)
     events.everywhere.silence(heard.append)
 
     left = [name for name in names(folder) if f"-{os.getpid()}-" not in name]
@@ -414,7 +422,7 @@ def test_what_killed_processes_left_is_given_up_too_and_what_is_written_never(ke
 def test_within_the_bound_nothing_is_given_up(kept, folder):
     a_file(folder, "20260301T08-zeus-1-300.jsonl.gz", 1000)
     kept.hear(happening())
-    kept.close()
+    kept.close(5)
     assert len(names(folder)) == 2
 
 
@@ -461,7 +469,7 @@ def test_a_full_disk_stops_the_journal_says_so_once_and_goes_on_when_there_is_ro
     assert str(folder) in stopped.getMessage()
     assert "No space left" in stopped.getMessage()
     assert "0 events are missing" in goes_on.getMessage()
-    kept.close()
+    kept.close(5)
     assert [line["seq"] for line in lines(folder)] == list(range(1, 51))
 
 
@@ -479,7 +487,7 @@ def test_what_does_not_fit_in_memory_leaves_a_hole_in_the_numbers_and_is_counted
         wait_for(lambda: "are missing" in caplog.text)
         wait_for(lambda: not kept._queue)
         kept.hear(happening())
-    kept.close()
+    kept.close(5)
     assert [line["seq"] for line in lines(folder)] == [*range(1, 102), 152]
     assert "50 events are missing" in caplog.text
 
@@ -491,7 +499,7 @@ def test_a_folder_that_cannot_be_made_is_one_line_in_the_log(tmp_path, caplog, i
         for _ in range(10):
             kept.hear(happening())
             time.sleep(0.02)
-        kept.close()
+        kept.close(5)
     assert len(caplog.records) == 1
     assert "file" in caplog.text
 
@@ -512,7 +520,7 @@ def test_a_disk_that_is_really_full(tmp_path, caplog, impatient):
         (place / "other").unlink()
         subprocess.run(["mount", "-o", "remount,size=4m", place], check=True)
         wait_for(lambda: "are missing" in caplog.text)
-        kept.close()
+        kept.close(5)
         assert [line["seq"] for line in lines(place / "journal")] == list(range(1, 2001))
     finally:
         subprocess.run(["umount", "-l", place], check=True)
@@ -527,10 +535,10 @@ def test_a_disk_that_does_not_answer_holds_up_nobody_who_sends(kept, folder, mon
     started = time.monotonic()
     for _ in range(1000):
         kept.hear(happening())
-    assert time.monotonic() - started < 0.3
+    assert time.monotonic() - started < 5  # for ever, if it waited for the disk
     started = time.monotonic()
     kept.hear(happening(EventKind.CLOSED))
-    assert time.monotonic() - started < journal.GOODBYE + 0.3
+    assert time.monotonic() - started < journal.GOODBYE + 5
     answers.set()
     wait_for(lambda: len(lines(folder)) == 1002)
 
@@ -542,7 +550,7 @@ def test_no_thread_to_be_had_harms_nobody_and_closing_writes(kept, folder, monke
     monkeypatch.setattr(threading.Thread, "start", refuse)
     kept.hear(happening())
     kept.hear(happening())
-    kept.close()
+    kept.close(5)
     assert [line["seq"] for line in lines(folder)] == [1, 2]
 
 
@@ -563,7 +571,7 @@ def shared(folder):
     """A journal that forked children know of."""
     kept = keep(str(folder), "messages", EventStream())
     yield kept
-    kept.close()
+    kept.close(5)
     journal._journals.pop(str(folder))
 
 
@@ -603,7 +611,7 @@ EXITING = """
 
     stream = EventStream()
     keep(sys.argv[1], "messages", stream)
-    for number in range(20_000):
+    for number in range(5000):
         stream.emit(Event(EventKind.SENT, time.time(), "main", entity="orders", message_id=str(number)))
     print(time.time())
     {end}
@@ -613,24 +621,32 @@ EXITING = """
 @pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "1 / 0"])
 def test_what_is_queued_when_the_process_exits_is_written_promptly(folder, end):
     done = run(EXITING.format(end=end), folder)
-    assert time.time() - float(done.stdout) < 1.5
+    assert time.time() - float(done.stdout) < 5
     [name] = names(folder)
     assert name.endswith((".jsonl.gz", ".jsonl"))
-    assert len(lines(folder)) == 20_000
+    assert len(lines(folder)) == 5000
+
+
+KILLED = """
+    import glob, os
+    while sum(open(name).read().count("\\n") for name in glob.glob(sys.argv[1] + "/*")) < 5000: time.sleep(0.01)
+    os.kill(os.getpid(), 9)
+"""
 
 
 def test_a_killed_process_leaves_whole_lines(folder):
-    run(EXITING.format(end="time.sleep(0.1 + 0.1 * len(sys.argv)); import os; os.kill(os.getpid(), 9)"), folder)
+    done = run(EXITING.format(end=KILLED), folder)
+    assert done.returncode == -9, done.stderr
     [name] = names(folder)
     assert name.endswith(".jsonl.part")
     *whole, rest = (folder / name).read_bytes().split(b"\n")
-    assert [json.loads(line)["seq"] for line in whole] == list(range(1, 20_001))
+    assert [json.loads(line)["seq"] for line in whole] == list(range(1, 5001))
     assert rest == b""
 
 
 GREEN = """
     {patch}
-    import os, sys, threading, time
+    import glob, sys, threading, time
     from kombu_paired.events import Event, EventKind
     from kombu_paired import journal
 
@@ -646,9 +662,11 @@ GREEN = """
     threads = [threading.Thread(target=tell, args=(str(n),)) for n in range(4)]
     for thread in threads: thread.start()
     for thread in threads: thread.join()
-    time.sleep(0.6)  # the writer is one of them
-    written = sum(len(open(os.path.join(sys.argv[1], name)).readlines()) for name in os.listdir(sys.argv[1]))
-    kept.close()
+    written, until = 0, time.time() + 10
+    while written < 2000 and time.time() < until:
+        time.sleep(0.01)  # the writer is one of them
+        written = sum(len(open(name).readlines()) for name in glob.glob(sys.argv[1] + "/*"))
+    kept.close(5)
     print(len(done), written)
 """
 

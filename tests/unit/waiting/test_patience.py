@@ -23,6 +23,9 @@ from kombu_paired import transport
 from kombu_paired.errors import PrimaryUnavailable
 from kombu_paired.stopping import is_worker_itself
 
+#: Seconds on a busy machine, too; whoever has a worker's patience takes longer.
+SOON = 15
+
 
 class Blueprint:
     """In the place of a worker's own: does one thing when the worker starts."""
@@ -167,7 +170,7 @@ def seconds_of(action, *arguments):
 @pytest.mark.parametrize("asking", ASKING)
 def test_a_program_gets_its_answer_soon_when_the_primary_refuses(dead, asking):
     seconds, error = seconds_of(ASKING[asking], connect(dead))
-    assert seconds < 5
+    assert seconds < SOON
     assert isinstance(error, PrimaryUnavailable)
     assert "is away: Connection" in str(error)
 
@@ -175,20 +178,20 @@ def test_a_program_gets_its_answer_soon_when_the_primary_refuses(dead, asking):
 @pytest.mark.parametrize("kind", ["redis", "amqp"])
 def test_and_when_it_is_silent(silent, kind):
     seconds, _ = seconds_of(ASKING["get"], connect(f"paired+{kind}://{silent}"))
-    assert seconds < 5
+    assert seconds < SOON
 
 
 @pytest.mark.parametrize("kind", ["redis", "amqp"])
 def test_and_when_its_name_is_not_found_out(monkeypatch, kind):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: time.sleep(20))
     seconds, _ = seconds_of(ASKING["get"], connect(f"paired+{kind}://hang.example"))
-    assert seconds < 5
+    assert seconds < SOON
 
 
 def test_the_callers_own_time_limit_holds(silent):
     connection = connect(f"paired+redis://{silent}", connect_timeout=20)
     seconds, _ = seconds_of(lambda: connection.connection.drain_events(timeout=0.3))
-    assert seconds < 5
+    assert seconds < SOON
 
 
 def test_remote_control_that_is_asked_in_vain_says_so_in_its_time(dead):
@@ -198,7 +201,7 @@ def test_remote_control_that_is_asked_in_vain_says_so_in_its_time(dead):
         broker_transport_options=connect(dead).transport_options,
     )
     seconds, _ = seconds_of(lambda: app.control.inspect(timeout=0.3).ping())
-    assert seconds < 5
+    assert seconds < SOON
 
 
 def publish_heartbeat(connection):
@@ -215,7 +218,7 @@ def publish_heartbeat(connection):
 
 def test_a_worker_is_not_kept_by_its_own_heart(dead):
     seconds, error = in_worker(lambda: seconds_of(publish_heartbeat, connect(dead)))
-    assert seconds < 5
+    assert seconds < SOON
     assert isinstance(error, PrimaryUnavailable)
 
 
@@ -235,8 +238,11 @@ def test_kombu_pauses_as_its_policy_says_before_it_tries_a_transient_message_aga
 
 def test_a_worker_waits_with_growing_pauses(dead, monkeypatch):
     monkeypatch.setattr(transport, "WORKER_PATIENCE", 1.0)
+    tries, pauses = [], []
+    monkeypatch.setattr(
+        transport, "sleep_unless_worker_stops", lambda pause: pauses.append(pause) or time.sleep(pause / 20)
+    )
     paired = connect(dead).transport
-    tries = []
     connect_once = paired._connect_to_primary_once
     monkeypatch.setattr(paired, "_connect_to_primary_once", lambda: tries.append(1) or connect_once())
 
@@ -247,8 +253,9 @@ def test_a_worker_waits_with_growing_pauses(dead, monkeypatch):
 
     started = time.monotonic()
     assert in_worker(connect_in_vain)
-    assert time.monotonic() - started >= 0.5
-    assert len(tries) > 2
+    assert time.monotonic() - started >= transport.WORKER_PATIENCE
+    assert len(tries) == len(pauses) + 1 > 2
+    assert all(pause <= min(0.5 * 2**number, 5) for number, pause in enumerate(pauses))
 
 
 # -- forks ------------------------------------------------------------------------------------------------------------
@@ -262,16 +269,16 @@ def test_a_child_needs_no_lock_that_a_thread_of_its_parent_held(monkeypatch):
     def slow_driver_of(*args):
         if os.getpid() == parent and not found.is_set():
             looking.set()
-            found.wait(10)
+            found.wait(60)
         return driver_of(*args)
 
     monkeypatch.setattr(transport, "driver_of", slow_driver_of)
     caller = threading.Thread(target=lambda: connect("paired+memory://main").transport)
     caller.start()
-    looking.wait(10)
+    assert looking.wait(30)
     fork = multiprocessing.get_context("fork").Process(target=lambda: connect("paired+memory://main").transport)
     fork.start()
-    fork.join(5)
+    fork.join(30)
     code = fork.exitcode
     fork.kill()
     found.set()
