@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import re
 import socket
 import threading
 import time
@@ -172,7 +173,7 @@ def test_a_program_gets_its_answer_soon_when_the_primary_refuses(dead, asking):
     seconds, error = seconds_of(ASKING[asking], connect(dead))
     assert seconds < SOON
     assert isinstance(error, PrimaryUnavailable)
-    assert "is away: Connection" in str(error)
+    assert re.search("is away: (Connection|GivenUp)", str(error))  # the latter on a busy machine
 
 
 @pytest.mark.parametrize("kind", ["redis", "amqp"])
