@@ -677,7 +677,7 @@ class Pairing:
         for _ in range(LOOKS):
             if last is None or not self._is_worth_a_try(call, call.primary):
                 break
-            again = self._try_primary(call, self.options.send_timeout)
+            again = self._try_primary(call, self._leaving_a_glance(call))
             if again is None:
                 self._taken_after_all(call)
                 return
@@ -696,6 +696,11 @@ class Pairing:
         """It had no try, or one so long ago that the namespace may have come back, and there is time left."""
         return not call.deadline.is_over and (tried is None or self._clock() - tried > MOMENT)
 
+    def _leaving_a_glance(self, call: _Call) -> float:
+        """Seconds for one namespace. What remains is for the other one, which may have come back meanwhile."""
+        left, timeout = call.deadline.left, self.options.send_timeout
+        return min(left - min(GLANCE, timeout / 4, left / 2), timeout)
+
     def _taken_after_all(self, call: _Call) -> None:
         entity = call.message.entity
         self._note(entity, self.circuits.restored(entity), detail="by a message that it took")
@@ -704,8 +709,8 @@ class Pairing:
     def _try_secondary(self, call: _Call, why: NamespaceFailure | None) -> NamespaceFailure | None:
         """Store it in the backlog; the failure if that is not possible."""
         reach, began, timeout = self._secondary_reach, self._clock(), self.options.send_timeout
-        seconds = call.deadline.left if call.primary is None else call.deadline.left - min(GLANCE, timeout / 4)
-        part = call.deadline.part(min(seconds, timeout))  # what remains is for the primary, which may have come back
+        seconds = call.deadline.left if call.primary is None else self._leaving_a_glance(call)
+        part = call.deadline.part(min(seconds, timeout))
         last = reach.verdict(part.left / 2)
         if last is None:
             part = part.part(reach.worth(part.left))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from kombu_paired.declarations import Declaration, Entity
@@ -288,6 +288,12 @@ pauses = st.lists(
 
 
 @given(weathers, weathers, pauses, st.sampled_from([0, 3, 60]))
+@example(  # a last try of the primary left no time for the secondary, which had come back
+    [Weather(5.0, "alarm"), Weather(0.3, "throttled"), Weather(1.0, "silent")],
+    [Weather(0.6, "ok"), Weather(2.5, "throttled"), Weather(1.0, "silent")],
+    [[0.0]],
+    3,
+)
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_in_any_weather_the_promises_hold(
     primary: list[Weather], secondary: list[Weather], pauses: list[list[float]], failover_interval: float
