@@ -26,7 +26,7 @@ from tests.support.nodes import LocalTestBroker
 from tests.support.proxy import Proxy
 
 #: Seconds that every call gets.
-TIMEOUT = 1.5
+TIMEOUT = 2.5
 
 #: What a broker, or the transport to it, can do; see ``Profile`` for the first four.
 ABILITIES = frozenset(
