@@ -25,29 +25,30 @@ LONGEST = 10 * 366 * 24 * HOUR
 #: What names an outage in the making: ``named`` is the entity, and empty for a namespace.
 OUTAGE = ("scope", "pairing", "named", "outage")
 
-OUTAGE_COLUMNS = (
-    "scope",
-    "pairing",
-    "entity",
-    "entities",
-    "first_failure_at",
-    "failed_over_at",
-    "restored_at",
-    "ended_at",
-    "drained_at",
-    "detect_s",
-    "restore_s",
-    "drain_s",
-    "failure_kinds",
-    "messages_diverted",
-    "messages_recovered",
-    "messages_dead_lettered",
-    "messages_waiting",
-    "processes_saw",
-    "processes_unrestored",
-    "processes_unaffected",
-    "day",
-)
+#: Column -> type.
+OUTAGE_COLUMNS = {
+    "scope": "string",
+    "pairing": "string",
+    "entity": "string",
+    "entities": "bigint",
+    "first_failure_at": "timestamp",
+    "failed_over_at": "timestamp",
+    "restored_at": "timestamp",
+    "ended_at": "timestamp",
+    "drained_at": "timestamp",
+    "detect_s": "double",
+    "restore_s": "double",
+    "drain_s": "double",
+    "failure_kinds": "array<string>",
+    "messages_diverted": "bigint",
+    "messages_recovered": "bigint",
+    "messages_dead_lettered": "bigint",
+    "messages_waiting": "bigint",
+    "processes_saw": "bigint",
+    "processes_unrestored": "bigint",
+    "processes_unaffected": "bigint",
+    "day": "date",
+}
 
 
 def outages(intervals: DataFrame, events: DataFrame, messages: DataFrame) -> DataFrame:

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 from kombu_paired.pipeline.outages import is_failure
 from kombu_paired.pipeline.schema import ENTITY, PROCESS
 
-__all__ = ("arrivals", "replayed", "spans")
+__all__ = ("ARRIVAL_COLUMNS", "SPAN_COLUMNS", "arrivals", "replayed", "spans")
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -40,6 +40,28 @@ RECOVERIES = ("least", "likely", "most")
 #: What a send ends with: one of these each.
 ENDS = ("sent", "diverted", "backlog_unavailable")
 SO_FAR = (Window.unboundedPreceding, Window.currentRow)
+
+#: Of :func:`spans` and :func:`arrivals`: column -> type.
+SPAN_COLUMNS = {
+    "number": "int",
+    "together": "bigint",
+    "host": "string",
+    "pid": "bigint",
+    "pairing": "string",
+    "entity": "string",
+    "start": "bigint",
+    "failed_over": "bigint",
+    "until": "bigint",
+    "least": "bigint",
+    "likely": "bigint",
+    "most": "bigint",
+    "trapped": "bigint",
+    "trapped_ms": "double",
+    "wait_ms": "double",
+    "ping_ms": "double",
+    "charged": "double",
+}
+ARRIVAL_COLUMNS = {"number": "int", "at": "bigint"}
 
 
 # -- what was recorded ------------------------------------------------------------------------------------------------
@@ -78,12 +100,8 @@ def spans(intervals: DataFrame, events: DataFrame) -> DataFrame:
     failures = events.transform(_failures).join(numbered.select(*keys, "number", "start", "end"), keys, "inner")
     known = failures.where(F.col("time").between(F.col("start"), F.col("end"))).transform(_summed)
     most = F.coalesce("good", "least")
-    return numbered.join(known, "number", "inner").select(
-        *("number", "together", *keys, "start", "failed_over", "until", "least"),
-        F.floor((F.col("least") + most) / 2).alias("likely"),
-        most.alias("most"),
-        *("trapped", "trapped_ms", "wait_ms", "ping_ms", "charged"),
-    )
+    when = {"likely": F.floor((F.col("least") + most) / 2), "most": most}
+    return numbered.join(known, "number", "inner").withColumns(when).select(*SPAN_COLUMNS)
 
 
 def _together(intervals: DataFrame) -> DataFrame:
@@ -133,7 +151,7 @@ def arrivals(events: DataFrame, spans: DataFrame, *, longest_failover: float, lo
     windows = spans.select(*keys, "number", "start", last.alias("last"), F.explode(hours).alias("hour"))
     sends = events.where(F.col("event").isin(*ENDS)).select(*keys, at.alias("at"), _hour(at).alias("hour"))
     met = sends.join(windows, [*keys, "hour"], "inner")
-    return met.where((F.col("at") > F.col("start")) & (F.col("at") <= F.col("last"))).select("number", "at")
+    return met.where((F.col("at") > F.col("start")) & (F.col("at") <= F.col("last"))).select(*ARRIVAL_COLUMNS)
 
 
 def _hour(time: Column) -> Column:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,14 +17,14 @@ from kombu_paired.pipeline.cost_table import cost, heavy
 from kombu_paired.pipeline.facts import gather
 from kombu_paired.pipeline.html import page, write_page
 from kombu_paired.pipeline.messages import messages, places
-from kombu_paired.pipeline.outages import intervals, outages
+from kombu_paired.pipeline.outages import OUTAGE_COLUMNS, intervals, outages
 from kombu_paired.pipeline.prices import PriceSheet
 from kombu_paired.pipeline.quality import once, plain, processes, quality, special, without_copies
 from kombu_paired.pipeline.reading import accepted, find_journals, read_events, rejected, write_events
-from kombu_paired.pipeline.replay import arrivals, spans
+from kombu_paired.pipeline.replay import ARRIVAL_COLUMNS, SPAN_COLUMNS, arrivals, spans
 from kombu_paired.pipeline.session import with_settings
 from kombu_paired.pipeline.storing import write
-from kombu_paired.pipeline.what_if import GRID, what_if
+from kombu_paired.pipeline.what_if import GRID, WHAT_IF_COLUMNS, what_if
 
 __all__ = ("LOCK", "STEPS", "Report", "TakenFolder", "make_report", "make_tables")
 
@@ -79,6 +79,10 @@ class _Work:
         """The table as it was written: what is made of it does not work it out again."""
         write(table, f"{self.place}/{name}", *by)
         return self._spark.read.schema(table.schema).parquet(f"{self.place}/{name}")
+
+    def none(self, columns: Mapping[str, str]) -> DataFrame:
+        """A table that is known to have no rows: Spark would take seconds to plan what finds none."""
+        return self._spark.createDataFrame([], ", ".join(f"{name} {type_}" for name, type_ in columns.items()))
 
 
 def make_report(
@@ -159,7 +163,8 @@ def make_tables(
     with work.step("outages"):
         failing = saved(intervals(few), "intervals")
         is_calm = failing.isEmpty()
-        happened = saved(outages(failing, events, found).transform(_none_if, is_calm), "outages", "day")
+        happened = work.none(OUTAGE_COLUMNS) if is_calm else outages(failing, events, found)
+        happened = saved(happened, "outages", "day")
         if metrics is not None:
             saved(service_side(happened, metrics), "service")
         report.outages = _counts(happened, "scope", F.count("*"))
@@ -167,11 +172,11 @@ def make_tables(
         weights = saved(heavy(few, found), "heavy")
         paid = saved(cost(events, weights, sheet), "cost", "day")
     with work.step("what if"):
-        failed = saved(spans(failing, few).transform(_none_if, is_calm), "spans")
+        failed = saved(work.none(SPAN_COLUMNS) if is_calm else spans(failing, few), "spans")
         reach = {"longest_failover": max(GRID.failover_intervals), "longest_ping": max(GRID.ping_intervals)}
-        came = saved(arrivals(events, failed, **reach).transform(_none_if, is_calm), "arrivals")
-        trials = what_if(failed, came, few, found, happened, paid).coalesce(1)
-        tried = saved(trials.transform(_none_if, is_calm), "what_if")
+        came = saved(work.none(ARRIVAL_COLUMNS) if is_calm else arrivals(events, failed, **reach), "arrivals")
+        tried = work.none(WHAT_IF_COLUMNS) if is_calm else what_if(failed, came, few, found, happened, paid)
+        tried = saved(tried.coalesce(1), "what_if")
     with work.step("quality"):
         files = spark.createDataFrame(list(problems), "file string, problem string")
         wrong = saved(quality(rejected(rows), files, writers, single, found).coalesce(1), "quality")
@@ -183,11 +188,6 @@ def make_tables(
         report.page = write_page(spark, page(facts), out)
     report.seconds = work.seconds
     return report
-
-
-def _none_if(table: DataFrame, is_empty: bool) -> DataFrame:
-    """The table, of which it is known whether it has rows: Spark takes seconds to plan and compile what finds none."""
-    return table.limit(0) if is_empty else table
 
 
 def _counts(table: DataFrame, by: str, count: Column) -> dict[str, int]:

@@ -34,30 +34,31 @@ AIMS = ("messages_diverted", "waited_s", "notice_s", "drain_s", "operations")
 #: Two figures that differ by less than so much are taken for the same: the replays are no more exact.
 NOISE = 0.05
 
-WHAT_IF_COLUMNS = (
-    "failover_interval",
-    "ping_interval",
-    "backlog_queues",
-    "messages_diverted",
-    "messages_diverted_least",
-    "messages_diverted_most",
-    "callers_waiting",
-    "waited_s",
-    "pings",
-    "pings_least",
-    "pings_most",
-    "notice_s",
-    "notice_least_s",
-    "notice_most_s",
-    "drain_s",
-    "backlog_queues_left",
-    "operations",
-    "money",
-    "is_recorded",
-    "is_on_front",
-    "is_recommended",
-    "reason",
-)
+#: Column -> type.
+WHAT_IF_COLUMNS = {
+    "failover_interval": "double",
+    "ping_interval": "double",
+    "backlog_queues": "int",
+    "messages_diverted": "bigint",
+    "messages_diverted_least": "bigint",
+    "messages_diverted_most": "bigint",
+    "callers_waiting": "bigint",
+    "waited_s": "double",
+    "pings": "bigint",
+    "pings_least": "bigint",
+    "pings_most": "bigint",
+    "notice_s": "double",
+    "notice_least_s": "double",
+    "notice_most_s": "double",
+    "drain_s": "double",
+    "backlog_queues_left": "bigint",
+    "operations": "bigint",
+    "money": "double",
+    "is_recorded": "boolean",
+    "is_on_front": "boolean",
+    "is_recommended": "boolean",
+    "reason": "string",
+}
 
 
 @dataclass(frozen=True)

@@ -33,3 +33,18 @@ def spark() -> Iterator:
     require_spark()
     with spark_session(settings=FOR_TESTS) as session:
         yield session
+
+
+@pytest.fixture(scope="session")
+def fleet_with_outages(spark, tmp_path_factory):
+    from tests.pipeline.tables import RAN, made_of
+
+    return made_of(spark, RAN, tmp_path_factory.mktemp("ran"))
+
+
+@pytest.fixture(scope="session")
+def tried(fleet_with_outages):
+    """Its outages under other settings."""
+    from tests.pipeline.tables import tried_of
+
+    return tried_of(fleet_with_outages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gzip
 import json
 from dataclasses import dataclass
@@ -10,12 +11,31 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from kombu_paired.pipeline.cost_table import cost, heavy
 from kombu_paired.pipeline.messages import messages
 from kombu_paired.pipeline.outages import intervals, outages
+from kombu_paired.pipeline.prices import PriceSheet, Tier
 from kombu_paired.pipeline.quality import once, plain, processes, special, without_copies
 from kombu_paired.pipeline.reading import accepted, find_journals, read_events, write_events
+from kombu_paired.pipeline.replay import arrivals, spans
 from kombu_paired.pipeline.schema import journal_schema
 from kombu_paired.pipeline.simulation import Settings, simulate
+from kombu_paired.pipeline.what_if import Grid, what_if
+
+#: A fleet that sees outages, and the settings that are tried instead of its own.
+RAN = Settings(
+    processes=4,
+    days=0.25,
+    outages=3,
+    messages=24_000,
+    seed=11,
+    entities=3,
+    outage_kinds=("namespace", "partial", "overlapping"),
+    secondary_outages=0,
+    backlog_queues=5,
+).without_faults()
+GRID = Grid((10.0, 40.0), (15.0, 60.0), (1, 5, 10))
+SHEET = PriceSheet("a sheet", datetime.date(2026, 1, 1), "a test", "EUR", 9.81, 0, (Tier(None, 0.8),))
 
 
 @dataclass
@@ -54,6 +74,26 @@ def made_of(spark: SparkSession, settings: Settings, place: Path) -> Fleet:
     found, failing = saved(messages(events), out / "messages"), saved(intervals(events), out / "intervals")
     happened = saved(outages(failing, events, found), out / "outages")
     return Fleet(folder, truth, read_lines(folder), events, failing, found, happened)
+
+
+@dataclass
+class Tried:
+    """What settings were tried on, and what became of it."""
+
+    cost: DataFrame
+    spans: DataFrame
+    arrivals: DataFrame
+    what_if: DataFrame
+
+
+def tried_of(fleet: Fleet) -> Tried:
+    """Try :data:`GRID`."""
+    paid = fleet.saved(cost(fleet.events, heavy(fleet.events, fleet.messages), SHEET), "cost")
+    known = fleet.saved(spans(fleet.intervals, fleet.events), "spans")
+    reach = {"longest_failover": max(GRID.failover_intervals), "longest_ping": max(GRID.ping_intervals)}
+    came = fleet.saved(arrivals(fleet.events, known, **reach), "arrivals")
+    table = what_if(known, came, fleet.events, fleet.messages, fleet.outages, paid, GRID)
+    return Tried(paid, known, came, fleet.saved(table, "what_if"))
 
 
 def each_once(events: DataFrame, processes: DataFrame) -> DataFrame:

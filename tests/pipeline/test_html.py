@@ -419,20 +419,11 @@ def test_it_is_dark_on_light_and_its_plots_are_drawn(browser, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def gathered(spark, tmp_path_factory):
-    from kombu_paired.pipeline.cost_table import cost, heavy
+def gathered(spark, fleet_with_outages, tried):
     from kombu_paired.pipeline.facts import gather
-    from kombu_paired.pipeline.replay import arrivals, spans
-    from kombu_paired.pipeline.simulation import Settings
-    from kombu_paired.pipeline.what_if import Grid, what_if
-    from tests.pipeline.tables import made_of
+    from tests.pipeline.tables import SHEET
 
-    settings = Settings(processes=6, days=0.5, outages=3, messages=8_000, seed=9, waiting=0.01).without_faults()
-    fleet = made_of(spark, settings, tmp_path_factory.mktemp("facts"))
-    costs = fleet.saved(cost(fleet.events, heavy(fleet.events, fleet.messages), SHEET), "cost")
-    known = fleet.saved(spans(fleet.intervals, fleet.events), "spans")
-    came = fleet.saved(arrivals(fleet.events, known, longest_failover=10, longest_ping=60), "arrivals")
-    grid = Grid((10.0,), (15.0, 60.0), (5, 10))
+    fleet = fleet_with_outages
     quality = spark.createDataFrame(
         [("a.jsonl", None, None, "malformed", 3, None), (None, "h", 1, "missing_events", 2, None)],
         "file string, host string, pid bigint, problem string, count bigint, seconds double",
@@ -441,10 +432,8 @@ def gathered(spark, tmp_path_factory):
         "messages": fleet.messages,
         "outages": fleet.outages,
         "quality": quality,
-        "cost": costs,
-        "what_if": fleet.saved(
-            what_if(known, came, fleet.events, fleet.messages, fleet.outages, costs, grid), "what_if"
-        ),
+        "cost": tried.cost,
+        "what_if": tried.what_if,
     }
     return fleet, gather(tables, SHEET)
 
@@ -489,7 +478,7 @@ def test_the_other_facts(gathered):
     sent = [line for line in fleet.lines if line["event"] == "consumed"]
     assert found.stages["complete_at_primary"][0] == len(sent)
     assert found.stages["complete_at_primary"][1] > 0
-    assert found.settings_all == 4
+    assert found.settings_all == 12
     assert found.settings[0]["is_recommended"]
     assert found.problems == {"malformed": (3, 1, None), "missing_events": (2, 1, None)}
     assert [each["file"] for each in found.files] == ["a.jsonl"]

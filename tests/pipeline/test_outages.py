@@ -60,7 +60,7 @@ def told(spark):
     """Fleet -> the rows of its entities and those of its namespace, by time; times are seconds after the start."""
     events = events_of(spark, *(line for each in FLEETS.values() for line in each.lines)).cache()
     table = outages(intervals(events), events, messages(events))
-    assert tuple(table.columns) == OUTAGE_COLUMNS
+    assert table.dtypes == list(OUTAGE_COLUMNS.items())
     found = {name: ([], []) for name in FLEETS}
     for row in in_microseconds(table).orderBy("first_failure_at", "entity").collect():
         seconds = {

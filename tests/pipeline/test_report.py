@@ -22,12 +22,14 @@ from kombu_paired.pipeline.report import STEPS, make_report
 from kombu_paired.pipeline.schema import CORRUPT, lines_schema
 from kombu_paired.pipeline.session import SparkUnavailable, require_spark, with_settings
 from kombu_paired.pipeline.simulation import Settings, simulate
-from kombu_paired.pipeline.what_if import GRID
+from kombu_paired.pipeline.what_if import GRID, WHAT_IF_COLUMNS
 from tests.pipeline.tables import each_once
 from tests.pipeline.truth import assert_is_truth
 from tests.pipeline.writing import line, write
 
-MESSAGES = 100_000
+MESSAGES = 20_000
+#: Shares, so that of what seldom happens there is some.
+RARE = {"duplicated": 0.005, "waiting": 0.005, "dead_lettered": 0.01, "expired": 0.01}
 #: Spark compiles its queries, which the tests' session does not.
 AS_EVERYBODY = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 
@@ -39,7 +41,7 @@ def fleet(spark, tmp_path_factory):
     A third of the files each: as they were, plain, and Parquet; in folders that say nothing of their order.
     """
     place = tmp_path_factory.mktemp("fleet")
-    simulate(Settings(messages=MESSAGES, garbage=0.01, copies=3), place / "simulated", place / "truth")
+    simulate(Settings(messages=MESSAGES, garbage=0.01, copies=3, **RARE), place / "simulated", place / "truth")
     rng, became = random.Random(1), {}
     for file in sorted((place / "simulated").iterdir()):
         how = rng.choice(("gzip", "plain", "parquet"))
@@ -134,12 +136,16 @@ def test_copies_are_compared_only_where_there_are_any(spark, out):
 # -- what may not stop it ---------------------------------------------------------------------------------------------
 
 
-def test_nothing_but_garbage(spark, tmp_path):
+def test_nothing_but_garbage(spark, tmp_path, monkeypatch):
+    """And nothing failed, so that nothing is planned of what outages need."""
+    for name in ("outages", "spans", "arrivals", "what_if"):
+        monkeypatch.setattr(f"kombu_paired.pipeline.report.{name}", None)
     write(tmp_path / "a.jsonl", "garbage", "{}", b"\xff\xfe\n", line(event="syphon_started"))
     (tmp_path / "b.jsonl.gz").write_bytes(b"no gzip")
     made = make_report(spark, [str(tmp_path)], str(tmp_path / "out"))
     assert (made.balance["messages"], made.outages) == (0, {})
     assert made.problems == {"malformed": 3, "unreadable": 1}
+    assert spark.read.parquet(str(tmp_path / "out" / "what_if")).dtypes == list(WHAT_IF_COLUMNS.items())
 
 
 def test_settings_are_for_a_block_alone(spark):

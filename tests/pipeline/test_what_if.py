@@ -9,12 +9,10 @@ import pytest
 from pyspark.sql import functions as F
 
 from kombu_paired.circuit import CircuitState, EntityCircuit
-from kombu_paired.pipeline.cost_table import cost, heavy
 from kombu_paired.pipeline.outages import intervals
-from kombu_paired.pipeline.replay import RECOVERIES, arrivals, replayed, spans
-from kombu_paired.pipeline.simulation import Settings
-from kombu_paired.pipeline.what_if import AIMS, WHAT_IF_COLUMNS, Grid, what_if
-from tests.pipeline.tables import Fleet, events_of, made_of
+from kombu_paired.pipeline.replay import ARRIVAL_COLUMNS, RECOVERIES, SPAN_COLUMNS, arrivals, replayed, spans
+from kombu_paired.pipeline.what_if import AIMS, WHAT_IF_COLUMNS, what_if
+from tests.pipeline.tables import GRID, RAN, events_of, made_of
 
 SECOND = 1_000_000
 START = 1_000_000 * SECOND
@@ -123,38 +121,22 @@ def test_the_ping_that_finds_a_namespace_back_has_the_others_of_its_process_ping
 
 # -- a whole fleet ----------------------------------------------------------------------------------------------------
 
-RAN = Settings(
-    processes=4,
-    days=0.25,
-    outages=3,
-    messages=24_000,
-    seed=11,
-    entities=3,
-    outage_kinds=("namespace", "partial", "overlapping"),
-    secondary_outages=0,
-    backlog_queues=5,
-).without_faults()
-GRID = Grid((10.0, 40.0), (15.0, 60.0), (1, 5, 10))
 
-
-def table_of(fleet: Fleet):
-    costs = fleet.saved(cost(fleet.events, heavy(fleet.events, fleet.messages)), "cost")
-    known = fleet.saved(spans(fleet.intervals, fleet.events), "spans")
-    came = fleet.saved(arrivals(fleet.events, known, longest_failover=40, longest_ping=60), "arrivals")
-    table = what_if(known, came, fleet.events, fleet.messages, fleet.outages, costs, GRID)
-    assert table.columns == list(WHAT_IF_COLUMNS)
-    return table.collect(), costs
+@pytest.fixture(scope="module")
+def fleet(fleet_with_outages):
+    return fleet_with_outages
 
 
 @pytest.fixture(scope="module")
-def fleet(spark, tmp_path_factory):
-    return made_of(spark, RAN, tmp_path_factory.mktemp("ran"))
+def found(tried):
+    rows = tried.what_if.collect()
+    return {(row.failover_interval, row.ping_interval, row.backlog_queues): row for row in rows}, tried.cost
 
 
-@pytest.fixture(scope="module")
-def found(fleet):
-    rows, costs = table_of(fleet)
-    return {(row.failover_interval, row.ping_interval, row.backlog_queues): row for row in rows}, costs
+def test_its_tables_have_the_columns_that_they_are_said_to_have(tried):
+    assert tried.spans.dtypes == list(SPAN_COLUMNS.items())
+    assert tried.arrivals.dtypes == list(ARRIVAL_COLUMNS.items())
+    assert tried.what_if.dtypes == list(WHAT_IF_COLUMNS.items())
 
 
 def of_lines(fleet, event, **fields):
