@@ -37,7 +37,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -380,13 +380,16 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
 
     def drain_events(self, connection: Connection, **kwargs: Any) -> Any:
         primary = connection.require_primary(kwargs.get("timeout"))  # first: waiting may exchange the transport
+        connection.do_what_was_left()
         return self.primary_transport.drain_events(primary, **kwargs)
 
     def register_with_event_loop(self, connection: Connection, loop: Any) -> None:
         primary = connection.require_primary()
+        connection.loop = loop
         self.primary_transport.register_with_event_loop(primary, loop)
 
     def unregister_from_event_loop(self, connection: Connection, loop: Any) -> None:
+        connection.loop = None
         if connection.primary is not None:
             self.primary_transport.unregister_from_event_loop(connection.primary, loop)
 
@@ -443,13 +446,17 @@ class Connection:
     Attributes:
         client: the Kombu connection.
         primary: the primary's own connection, for consuming; None while nobody has consumed.
+        loop: the event loop that reads from it, if one does.
     """
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.client = transport.client
         self.primary: Any = None
+        self.loop: Any = None
         self._channels: list[Channel] = []
+        self._consumer = threading.get_ident()
+        self._left_to_do: deque[Callable[[], None]] = deque()
         self._is_open = True
         _connections.add(self)
 
@@ -471,7 +478,24 @@ class Connection:
         """The primary's own connection; a worker waits for the primary if it is away."""
         if self.primary is None:
             self.primary = self.transport.connect_to_primary(timeout)
+            self._consumer = threading.get_ident()
         return self.primary
+
+    def do_where_it_consumes(self, step: Callable[[], None]) -> None:
+        """Do something that reads an answer: now, or when the thread that consumes comes to it.
+
+        Two threads that read from one connection take each other's frames.
+        """
+        if threading.get_ident() == self._consumer:
+            step()
+        elif self.loop is not None:
+            self.loop.call_soon(step)
+        else:
+            self._left_to_do.append(step)
+
+    def do_what_was_left(self) -> None:
+        while self._left_to_do:
+            self._left_to_do.popleft()()
 
     def drain_events(self, **kwargs: Any) -> Any:
         return self.transport.drain_events(self, **kwargs)
@@ -697,6 +721,20 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         with connection.saying_goodbye():
             return primary.basic_cancel(consumer_tag, **kwargs)
 
+    def basic_qos(self, *args: Any, **kwargs: Any) -> None:
+        """Set how many messages may be unacknowledged, in the thread that consumes.
+
+        After a reconnect Celery raises it in the threads of a pool, whenever a task ends.
+        """
+        primary = self.primary_channel()
+
+        def set_it() -> None:
+            if self._primary is primary:
+                primary.basic_qos(*args, **kwargs)
+
+        assert self.connection is not None
+        self.connection.do_where_it_consumes(set_it)
+
     def after_reply_message_received(self, queue: str) -> None:
         if self._primary is not None:
             self._housekeep(self._primary, "after_reply_message_received", queue)
@@ -736,7 +774,6 @@ for _name in (
     "basic_ack",
     "basic_consume",
     "basic_get",
-    "basic_qos",
     "basic_recover",
     "basic_reject",
     "exchange_unbind",
