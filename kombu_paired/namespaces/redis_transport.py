@@ -155,6 +155,8 @@ class PrefixedClient(Client, redis.PrefixedStrictRedis):  # type: ignore[misc]
 class Poller(redis.MultiChannelPoller):  # type: ignore[misc]
     """Kombu's poller, which also looks after the connections on which channels wait."""
 
+    _restored_at = float("-inf")
+
     def watch(self, channel: Any, wait: Wait) -> None:
         """Tell the channel when this connection has an answer; connects first if need be."""
         if wait.connection._sock is None or self._chan_to_sock.get((channel, wait, wait)) is not wait.connection._sock:
@@ -176,8 +178,19 @@ class Poller(redis.MultiChannelPoller):  # type: ignore[misc]
         return super().on_readable(fileno)
 
     def get(self, callback: Any, timeout: float | None = None) -> Any:
+        self._restore_now_and_then()
         # A channel that may not consume has nothing under way, so nothing would tell of its new credit.
         return super().get(callback, 1.0 if timeout is None else timeout)
+
+    def _restore_now_and_then(self) -> None:
+        """Give back what vanished consumers held, as the timer of an event loop does.
+
+        Without one, Kombu does so when a poll ends without an answer. Whoever waits is answered once a second.
+        """
+        consuming = next((channel for channel in self._channels if channel.active_queues), None)
+        if consuming is not None and time.monotonic() - self._restored_at >= consuming.unacked_restore_interval:
+            self._restored_at = time.monotonic()
+            self.maybe_restore_messages()
 
     def maybe_check_brpop_health(self) -> None:
         super().maybe_check_brpop_health()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -179,6 +179,27 @@ def test_what_was_answered_to_a_consumer_that_died_unread_comes_back(primary, cl
     assert alive.bodies == ["one"]
     alive.messages[0].ack()
     assert noted(client) == []
+
+
+def test_what_becomes_overdue_comes_to_one_who_has_been_waiting_without_an_event_loop(primary, client, take):
+    """As workers with gevent or eventlet do: they wait two seconds, and are answered after one."""
+    alive = take(visibility_timeout=2)
+    with pytest.raises(TimeoutError):
+        alive.connection.drain_events(timeout=2)
+    client.hset("unacked", "tag", json.dumps([_as_it_lies(primary, client), "", QUEUE]))
+    client.zadd("unacked_index", {"tag": time.time()})
+
+    deadline = time.monotonic() + 10
+    while not alive.messages and time.monotonic() < deadline:
+        with suppress(TimeoutError):
+            alive.connection.drain_events(timeout=2)
+    assert alive.bodies == ["one"]
+
+
+def _as_it_lies(primary: RedisNode, client: redis.Redis) -> Any:
+    """A message in the form in which it lies in a queue."""
+    primary.put("elsewhere", ("one", {}))
+    return json.loads(client.rpop("elsewhere"))
 
 
 def test_one_who_died_while_it_gave_back_keeps_nobody_from_it_for_long(primary, client, take):
