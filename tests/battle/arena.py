@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -51,6 +52,10 @@ class Side:
 
     def depths(self) -> dict[str, int]:
         return self.nodes[0].depths()
+
+    def refusals(self) -> list[tuple[float, float]]:
+        """When it took nothing, by its own account, though no fault was on: from, to (monotonic seconds)."""
+        return []
 
     def stop(self) -> None:
         for node in self.nodes:
@@ -110,8 +115,37 @@ class _ReplicatedRedis(_Redis):
         self.command("CONFIG", "SET", "min-replicas-to-write", 1)
 
 
+class _Witness:
+    """Notes when something is not so, by looking ten times a second."""
+
+    def __init__(self, is_so: Callable[[], bool]) -> None:
+        self._is_so = is_so
+        self._ended = threading.Event()
+        self._spans: list[tuple[float, float]] = []
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        before = time.monotonic()
+        while not self._ended.wait(0.1):
+            now, is_so = time.monotonic(), self._is_so()
+            if not is_so:
+                self._spans.append((before, time.monotonic()))
+            before = now
+
+    @property
+    def spans(self) -> list[tuple[float, float]]:
+        return list(self._spans)
+
+    def end(self) -> None:
+        self._ended.set()
+
+
 class Sentinel(Side):
-    """A master, its replica, and one sentinel that changes their places."""
+    """A master, its replica, and one sentinel that changes their places.
+
+    For some ten seconds after it was away an old master is no replica yet (the sentinel waits, before it changes what
+    it is), and the new one takes nothing. When, the master says itself.
+    """
 
     options: Mapping[str, Any] = {**RedisNode.gives_back_soon, "master_name": NAME}
     visibility_timeout = Redis.visibility_timeout
@@ -121,6 +155,7 @@ class Sentinel(Side):
         self._folder = folder
         self._port = free_port()
         self._process: Any = None
+        self._witness: _Witness | None = None
 
     def start(self) -> None:
         self._stop_sentinel()
@@ -146,6 +181,17 @@ class Sentinel(Side):
             15,
             "the replica is not online",
         )
+        self._witness = _Witness(self._takes)
+
+    def _takes(self) -> bool:
+        _, port = self._ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME) or ("", 0)
+        master = next((node.broker for node in self.nodes if node.port == int(port)), None)
+        with contextlib.suppress(Exception):
+            return master is not None and int(master.command("INFO", "replication")["min_slaves_good_slaves"]) > 0
+        return False
+
+    def refusals(self) -> list[tuple[float, float]]:
+        return self._witness.spans if self._witness is not None else []
 
     def url(self, ports: list[int]) -> str:
         return f"sentinel://{HOST}:{self._port}/0"
@@ -162,6 +208,9 @@ class Sentinel(Side):
         return next(node for node in self.nodes if node.port == int(port)).depths()
 
     def _stop_sentinel(self) -> None:
+        if self._witness is not None:
+            self._witness.end()
+            self._witness = None
         if self._process is not None:
             stop_tree(self._process)
             self._process = None

@@ -222,6 +222,9 @@ class _Episode:
 
     def _record(self, left: dict[str, int], idle: list[str]) -> Record:
         steps = [harm.amount for harm in self.harms if harm.kind == "clock"]
+        refusals = [
+            Harm("no replica", name, *span) for name, side in self.field.sides.items() for span in side.refusals()
+        ]
         return Record(
             self.plan.send_timeout,
             LOCK_SECONDS,
@@ -229,7 +232,7 @@ class _Episode:
             CELERYS_TRIES if self.plan.publish_retry else 1,
             calls_of(self.facts),
             runs_of(self.facts),
-            sorted(self.harms, key=lambda harm: harm.begun),
+            sorted([*self.harms, *refusals], key=lambda harm: harm.begun),
             [life for actor in self.actors.values() for life in actor.lives],
             entries_of(self.journal, clock=self.clock, begun=self.begun, ended=time.monotonic(), steps=steps),
             left,
