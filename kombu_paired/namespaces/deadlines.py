@@ -150,9 +150,9 @@ class TimelySocket:
         limit, actual = self._wanted, self._actual
         if limit != 0:  # 0: it does not wait anyway
             left = self._until.at - monotonic()
+            if left <= 0 or (limit is not None and limit < 0):
+                raise TimeoutError("timed out")
             if limit is None or limit > left:
-                if left <= 0:
-                    raise TimeoutError("timed out")
                 limit = left if left < math.inf else None
         if limit and actual:
             if -SLACK <= limit - actual <= SLACK:

@@ -372,7 +372,7 @@ class Link:
         share = self.namespace.send_timeout / (len(urls) + 1)
         for number, url in enumerate(urls, 1):
             try:
-                self._connect(url, min(deadline.left, share))
+                self._connect(url, max(min(deadline.left, share), 0.001))
                 return self.channel
             except Exception as exc:
                 failure = self._not_connected(exc, url)
@@ -398,7 +398,7 @@ class Link:
         else:
             look_up(host, patience)
             made = bounded(
-                lambda: self._make(url, until.left, until),
+                lambda: self._make(url, max(until.left, 0.001), until),  # drivers take no time that is over
                 until.left,
                 f"connecting to {without_secrets(url)}",
                 too_late=lambda late: self._throw_away(*late),

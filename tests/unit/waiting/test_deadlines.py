@@ -76,6 +76,29 @@ def test_a_read_ends_at_the_deadline_however_long_its_own_limit(pair):
         sock.recv(1)
 
 
+def test_a_time_limit_that_is_over_is_a_timeout(pair):
+    ours, _ = pair
+    sock = TimelySocket(ours, Deadline())
+    sock.settimeout(-0.1)  # what a driver has left, on a machine that stood still
+
+    with pytest.raises(TimeoutError):
+        sock.recv(1)
+
+
+@pytest.mark.parametrize("scheme", ["amqp", "redis"])
+def test_a_connection_that_is_begun_too_late_is_an_outage(monkeypatch, scheme):
+    def stalled(step, timeout, what, **kwargs):
+        time.sleep(max(timeout, 0) + 0.02)
+        return step()
+
+    monkeypatch.setattr("kombu_paired.namespaces.kombu.bounded", stalled)
+    with peer(stay_silent) as port:
+        sender = KombuNamespace("primary", [f"{scheme}://127.0.0.1:{port}"], {}, send_timeout=0.2).sender()
+        with pytest.raises(NamespaceFailure) as caught:
+            sender.send(Message(b"x", routing_key="orders"), 0.2)
+    assert (caught.value.kind, caught.value.maybe_stored) == (FailureKind.UNREACHABLE, False)
+
+
 def test_a_peer_that_trickles_does_not_put_the_deadline_off(pair):
     ours, theirs = pair
     until = Deadline(0.2)
