@@ -256,8 +256,9 @@ class Cluster(Side):
             list(threads.map(_revive, self.nodes))
         if not self._is_joined:
             for node in self.nodes[1:]:
-                node.broker.erl(
-                    f"begin rabbit:stop(), ok = rabbit_mnesia:join_cluster('{self.nodes[0].broker.node}', disc), "
+                join = f"rabbit_mnesia:join_cluster('{self.nodes[0].broker.node}', disc)"
+                node.broker.erl(  # it is a member already where another one took too long to join, the time before
+                    f"begin rabbit:stop(), case {join} of ok -> ok; {{ok, already_member}} -> ok end, "
                     "rabbit:start() end",
                     timeout=90,
                 )
