@@ -25,7 +25,7 @@ from tests.support.proxy import Proxy
 pytest.importorskip("azure.servicebus")
 
 UNREACHABLE, TIMEOUT, FAULT, THROTTLED, UNAUTHORIZED, REJECTED, MISSING = FailureKind
-SECONDS = 2.0
+SECONDS = 3.0
 #: Seconds by which a call may exceed its timeout.
 GRACE = 1.0
 POLICIES = ["main:a/+=key==", "sender:k:Send", "listener:k:Listen"]

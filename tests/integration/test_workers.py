@@ -69,7 +69,7 @@ def test_a_plain_worker_outlives_its_primary_quietly_and_consumes_again(primary,
     ledger.wait_for(60, timeout=30)
     assert worker.alive()
     assert traffic.errors == []
-    assert 1 <= said <= 6
+    assert 1 <= said <= 10  # and not one line for each of some dozen tries
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
