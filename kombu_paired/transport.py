@@ -726,14 +726,15 @@ class Channel(base.StdChannel):  # type: ignore[misc]
 
         After a reconnect Celery raises it in the threads of a pool, whenever a task ends.
         """
-        primary = self.primary_channel()
+        connection = self.connection
+        if connection is None:
+            raise ConnectionError("the channel is closed")
 
         def set_it() -> None:
-            if self._primary is primary:
-                primary.basic_qos(*args, **kwargs)
+            if self.connection is connection:  # it may have ended meanwhile
+                self.primary_channel().basic_qos(*args, **kwargs)
 
-        assert self.connection is not None
-        self.connection.do_where_it_consumes(set_it)
+        connection.do_where_it_consumes(set_it)
 
     def after_reply_message_received(self, queue: str) -> None:
         if self._primary is not None:

@@ -258,7 +258,8 @@ class AmqpLink(Link):
                 amqp.Message(""), exchange="", routing_key=NOWHERE, timeout=timeout, confirm_timeout=timeout
             )
         self.read_for(ALARM_NOTICE)
-        self.require_flow()
+        if self.blocked:
+            raise BrokerBlocked(self.blocked)
 
     def close(self) -> None:
         if self.connection is not None and not self.blocked:

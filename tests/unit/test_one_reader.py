@@ -77,3 +77,17 @@ def test_not_for_a_channel_that_is_gone_meanwhile(connection, channel, set_by):
     with pytest.raises(TimeoutError):
         connection.drain_events(timeout=0.01)
     assert set_by == []
+
+
+def test_a_thread_of_the_pool_never_connects(connection, monkeypatch):
+    channel = connection.channel()
+    connected_by = []
+    monkeypatch.setattr(channel, "primary_channel", lambda: connected_by.append(threading.get_ident()))
+    in_another_thread(lambda: channel.basic_qos(0, 7, False))
+    assert connected_by == []
+
+
+def test_a_channel_that_has_ended_says_so_as_plain_ones_do(channel):
+    channel.close()
+    with pytest.raises(ConnectionError, match="the channel is closed"):
+        channel.basic_qos(0, 7, False)
