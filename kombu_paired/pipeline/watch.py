@@ -22,6 +22,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from kombu_paired.pipeline.folders import ENDINGS, Folders, Look
 from kombu_paired.pipeline.outages import GAP
@@ -55,6 +56,9 @@ MOST_CHARACTERS = 2**31 - 1
 CURRENT = "tables"
 #: How many outages are told of a refresh.
 MOST_OUTAGES = 20
+#: What Spark says of a Python process of its own that took longer than ten seconds to begin, which no setting changes
+#: (``PythonWorkerFactory``, Spark 4.3): the machine has other things to do. And how often it is begun in all.
+NOT_CONNECTED, TRIES = "Python worker failed to connect back", 5
 
 
 class Stuck(Exception):
@@ -183,7 +187,7 @@ class Watch:
         if self.has_new:
             self._on_step("read")
             _replace(self._target, target)
-            self._run()
+            _patiently(self._run)
             while self.store.merge():
                 pass
         return look
@@ -291,6 +295,14 @@ def parsed(lines: DataFrame) -> DataFrame:
         "file", *(F.col(f"fields.{name}").alias(name) for name in names), corrupt.alias(CORRUPT)
     )
     return judged(read, F.col("file"))
+
+
+def _is_slow_start(error: BaseException) -> bool:
+    return NOT_CONNECTED in str(error)
+
+
+#: For what goes on from the checkpoint, and so may be done again.
+_patiently = Retrying(retry=retry_if_exception(_is_slow_start), stop=stop_after_attempt(TRIES), reraise=True)
 
 
 @contextmanager

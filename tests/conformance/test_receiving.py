@@ -55,7 +55,7 @@ def test_a_waiting_receiver_can_be_interrupted(receiver):
     threading.Timer(0.3, receiver.interrupt).start()
     started = time.monotonic()
     assert receiver.receive(10, 30) == []
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 10  # of 30; what polls its broker each second hears of it at the next
 
 
 def test_completed_messages_are_gone_and_the_others_are_not(namespace, receiver, sender, queue, site, opened):

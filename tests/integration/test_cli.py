@@ -287,7 +287,7 @@ def demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 def test_the_demo_loses_nothing_and_leaves_nothing(tmp_path: Path, pair: str) -> None:
     require_broker(PAIRS[pair].kind)
     process = demo(tmp_path, "--pair", pair, "--messages", "300", "--seconds", "8", "--outage", "3")
-    output, story = process.communicate(timeout=180)
+    output, story = process.communicate(timeout=600)
     assert process.returncode == 0, story + output
     balance = json.loads(output)
     expected = {"published": 300, "publish_errors": 0, "executed": 300, "lost": 0, "stranded": 0}

@@ -208,7 +208,8 @@ def test_celerys_own_retry_policy_applies_while_both_are_away(primary, secondary
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 def test_a_retry_finds_the_secondary_that_came_back(primary, secondary, paired_shop, how):
-    policy = {"max_retries": 20, "interval_start": 0.5, "interval_step": 0, "interval_max": 0.5}
+    # For a minute: on a busy machine RabbitMQ takes a while to start.
+    policy = {"max_retries": 120, "interval_start": 0.5, "interval_step": 0, "interval_max": 0.5}
     shop = paired_shop(conf={"task_publish_retry_policy": policy})
     shop.record.delay(0)
     take_away(primary, how)

@@ -29,7 +29,7 @@ def _spark() -> None:
     require_spark()
 
 
-def run(*arguments: str | Path, timeout: float = 180) -> dict[str, Any]:
+def run(*arguments: str | Path, timeout: float = 600) -> dict[str, Any]:
     """A command, as somebody runs it; what it printed as JSON."""
     command = [*COMMAND, *map(str, arguments), "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
