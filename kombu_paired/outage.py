@@ -1,7 +1,7 @@
 """Whether a server that we can do without is away, as one process sees it. Pure: the clock is injected.
 
-The namespaces of a pairing have :mod:`kombu_paired.circuit`. A result server is simpler: nothing is diverted, so all
-there is to know is whether it is away, since when, and who is to say so.
+The namespaces of a pairing have :mod:`kombu_paired.pairing.circuit`. A result server is simpler: nothing is diverted,
+so all there is to know is whether it is away, since when, and who is to say so.
 """
 
 from __future__ import annotations

@@ -27,7 +27,6 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from kombu import Connection, Exchange, Queue
 
 from kombu_paired import Syphon, pairing_of
-from kombu_paired.circuit import CircuitState
 from kombu_paired.declarations import Entity
 from kombu_paired.emulator import Emulator
 from kombu_paired.emulator.links import Receiver as ServiceSideReceiver
@@ -38,6 +37,7 @@ from kombu_paired.namespaces.base import Received, Receiver
 from kombu_paired.namespaces.kombu import new_connection
 from kombu_paired.namespaces.servicebus import links, transport
 from kombu_paired.namespaces.servicebus.sdk import SenderLink, encoded_size
+from kombu_paired.pairing.circuit import CircuitState
 from kombu_paired.registration import PING_CONTENT_TYPE
 
 POLICY, KEY = "RootManageSharedAccessKey", "SAS_KEY_VALUE"

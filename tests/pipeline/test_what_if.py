@@ -8,7 +8,7 @@ import random
 import pytest
 from pyspark.sql import functions as F
 
-from kombu_paired.circuit import CircuitState, EntityCircuit
+from kombu_paired.pairing.circuit import CircuitState, EntityCircuit
 from kombu_paired.pipeline.outages import intervals
 from kombu_paired.pipeline.replay import ARRIVAL_COLUMNS, RECOVERIES, SPAN_COLUMNS, arrivals, replayed, spans
 from kombu_paired.pipeline.what_if import AIMS, WHAT_IF_COLUMNS, what_if

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kombu_paired.circuit import CircuitState, EntityCircuit, EntityCircuits, Transition
 from kombu_paired.declarations import Entity
+from kombu_paired.pairing.circuit import CircuitState, EntityCircuit, EntityCircuits, Transition
 
 HEALTHY, SUSPECT, FAILED_OVER = CircuitState
 ORDERS, MAILS = Entity("", "orders"), Entity("shop", "mails")

@@ -12,8 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kombu_paired import stranded
-from kombu_paired.circuit import CircuitState
 from kombu_paired.declarations import Declaration, Entity
 from kombu_paired.errors import (
     BacklogUnavailable,
@@ -29,8 +27,10 @@ from kombu_paired.failures import FailureKind
 from kombu_paired.message import MAYBE_DUPLICATE, Message, diversion_of, from_backlog
 from kombu_paired.namespaces.base import BacklogDepth, Namespace, Receiver, Sender
 from kombu_paired.options import PairedNamespaceOptions
-from kombu_paired.pairing import THROTTLE_WAITS, Pairing
-from kombu_paired.reach import FRESH
+from kombu_paired.pairing import Pairing, stranded
+from kombu_paired.pairing.circuit import CircuitState
+from kombu_paired.pairing.pairing import THROTTLE_WAITS
+from kombu_paired.pairing.reach import FRESH
 
 COUNTED = [kind for kind in FailureKind if kind.counts]
 

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from kombu_paired.declarations import Entity
-from kombu_paired.ping import Pinger
+from kombu_paired.pairing.pinger import Pinger
 
 ORDERS, MAILS, NOBODY = Entity("", "orders"), Entity("shop", "mails"), Entity("", "nobody")
 INTERVAL = 1000

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
-from kombu_paired.reach import CHEAP, FRESH, GLANCE, NamespaceReach
+from kombu_paired.pairing.reach import CHEAP, FRESH, GLANCE, NamespaceReach
 
 TRY_WITHIN = 30
 PATIENCE = 5

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kombu_paired.rotation import BacklogRotation
+from kombu_paired.pairing.rotation import BacklogRotation
 
 RETRY = 60
 QUEUES = ("main/x-servicebus-transfer/0", "main/x-servicebus-transfer/1", "main/x-servicebus-transfer/2")

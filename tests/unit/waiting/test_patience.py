@@ -232,7 +232,7 @@ def test_kombu_pauses_as_its_policy_says_before_it_tries_a_transient_message_aga
             raise KeyboardInterrupt
 
     monkeypatch.setattr("kombu.utils.functional.sleep", pause)
-    monkeypatch.setattr("kombu_paired.reach.CHEAP", math.inf)  # on a busy machine, too
+    monkeypatch.setattr("kombu_paired.pairing.reach.CHEAP", math.inf)  # on a busy machine, too
     with pytest.raises(KeyboardInterrupt):
         publish_heartbeat(connect(dead))
 

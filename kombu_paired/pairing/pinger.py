@@ -12,7 +12,7 @@ from kombu_paired.declarations import Entity
 
 __all__ = ("Pinger",)
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("kombu_paired.ping")  # the name that settings of logs know
 
 #: A ping comes this much earlier or later, so that a fleet does not ping in step.
 JITTER = 0.1

@@ -17,10 +17,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kombu_paired import events, journal
-from kombu_paired.circuit import CircuitState, EntityCircuits, Transition
 from kombu_paired.deadline import LEAST, Deadline
 from kombu_paired.declarations import Declaration, DeclarationBook, Entity
-from kombu_paired.doubts import Doubts
 from kombu_paired.errors import (
     BacklogUnavailable,
     ConfigurationError,
@@ -42,15 +40,17 @@ from kombu_paired.message import (
 )
 from kombu_paired.namespaces.base import Namespace, Sender
 from kombu_paired.options import PairedNamespaceOptions
-from kombu_paired.ping import Pinger
-from kombu_paired.reach import GLANCE, NamespaceReach, Wait
-from kombu_paired.rotation import BacklogRotation
-from kombu_paired.senders import BacklogSender, SenderPool
-from kombu_paired.stranded import Stranded, StrandedMessages
+from kombu_paired.pairing.circuit import CircuitState, EntityCircuits, Transition
+from kombu_paired.pairing.doubts import Doubts
+from kombu_paired.pairing.link_pool import BacklogSender, SenderPool
+from kombu_paired.pairing.pinger import Pinger
+from kombu_paired.pairing.reach import GLANCE, NamespaceReach, Wait
+from kombu_paired.pairing.rotation import BacklogRotation
+from kombu_paired.pairing.stranded import Stranded, StrandedMessages
 
 __all__ = ("Pairing", "inherit", "shared")
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("kombu_paired.pairing")  # the name that settings of logs know
 
 #: Part of ``send_timeout`` that a primary has for a declaration when the last that is known of it is a failure: Kombu
 #: has napped before, and the send that follows has a time limit, too.

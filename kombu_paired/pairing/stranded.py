@@ -15,7 +15,7 @@ from kombu_paired.message import Message
 
 __all__ = ("Stranded", "StrandedMessages")
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("kombu_paired.stranded")  # the name that settings of logs know
 
 #: Seconds between two rounds: at first, and at most. Each wait is a random part of it, half at least.
 FIRST_WAIT, LONGEST_WAIT = 0.5, 5.0
