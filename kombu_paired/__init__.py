@@ -19,8 +19,11 @@ if TYPE_CHECKING:
         MessageTooLarge,
         NamespaceUnauthorized,
         PairedError,
+        PairingClosed,
+        PrimaryUnavailable,
         SendError,
     )
+    from kombu_paired.events import Event, EventKind
     from kombu_paired.failures import FailureKind
     from kombu_paired.health_check import Health, health
     from kombu_paired.options import PairedNamespaceOptions
@@ -33,6 +36,8 @@ __version__ = "0.1.0"
 __all__ = (
     "BacklogUnavailable",
     "ConfigurationError",
+    "Event",
+    "EventKind",
     "FailureKind",
     "Health",
     "MessageTooLarge",
@@ -40,6 +45,8 @@ __all__ = (
     "PairedError",
     "PairedNamespaceOptions",
     "Pairing",
+    "PairingClosed",
+    "PrimaryUnavailable",
     "SendError",
     "Syphon",
     "SyphonStep",
@@ -57,8 +64,11 @@ _ROOMS = {
         "MessageTooLarge",
         "NamespaceUnauthorized",
         "PairedError",
+        "PairingClosed",
+        "PrimaryUnavailable",
         "SendError",
     ),
+    "events": ("Event", "EventKind"),
     "failures": ("FailureKind",),
     "health_check": ("Health", "health"),
     "options": ("PairedNamespaceOptions",),
