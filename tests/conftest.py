@@ -13,8 +13,7 @@ import pytest
 from celery import Celery
 from hypothesis import settings
 
-from kombu_paired.cli import local_brokers
-from kombu_paired.cli.local_brokers import Kind, local_broker_missing
+from kombu_paired.testing import Kind, local_broker_missing, processes
 from tests.support import naps
 from tests.support.brokers import NODES, BrokerNode, new_node
 from tests.support.ledger import Ledger
@@ -31,8 +30,8 @@ def pytest_configure() -> None:
     # Those of pytest-xdist's processes do not take each other's ports while a broker is down.
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is not None:
-        share, number = len(local_brokers.PORTS) // 16, int(worker.removeprefix("gw")) % 16
-        local_brokers.PORTS = local_brokers.PORTS[number * share : (number + 1) * share]
+        share, number = len(processes.PORTS) // 16, int(worker.removeprefix("gw")) % 16
+        processes.PORTS = processes.PORTS[number * share : (number + 1) * share]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,7 +10,6 @@ import functools
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,13 +27,11 @@ from kombu_paired.transport import pairing_of
 __all__ = (
     "LOGGER",
     "as_click_errors",
-    "interruptible",
     "json_option",
     "log_to_stderr",
     "open_pairing",
     "pairing_options",
     "parse_option",
-    "uninterrupted",
 )
 
 LOGGER = logging.getLogger("kombu_paired")
@@ -189,27 +186,3 @@ def as_click_errors() -> Iterator[None]:
         yield
     except (ConfigurationError, NamespaceFailure, SendError) as exc:
         raise click.ClickException(str(exc)) from exc
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP interrupt the block as SIGINT does: a raised interrupt ends any waiting, in any library."""
-    with _handling(signal.default_int_handler):
-        yield
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """No second signal ends the cleaning up that the first one began."""
-    with _handling(signal.SIG_IGN):
-        yield
-
-
-@contextmanager
-def _handling(handler: Any) -> Iterator[None]:
-    before = {each: signal.signal(each, handler) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for each, old in before.items():
-            signal.signal(each, old)

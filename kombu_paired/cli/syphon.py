@@ -9,9 +9,10 @@ from collections import Counter
 
 import click
 
-from kombu_paired.cli.connecting import LOGGER, as_click_errors, interruptible, pairing_options, uninterrupted
+from kombu_paired.cli.connecting import LOGGER, as_click_errors, pairing_options
 from kombu_paired.cli.printing import counted, duration
 from kombu_paired.events import Event, EventKind
+from kombu_paired.interrupts import interruptible, uninterrupted
 from kombu_paired.pairing import Pairing
 from kombu_paired.syphon import Syphon
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from kombu_paired.cli.local_brokers import descendants, process_state, spawn, stop_tree
+from kombu_paired.testing import descendants, process_state, spawn, stop_tree
 from tests.battle.ledger import Life
 from tests.support.nodes import ROOT, LocalTestWorker
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from kombu_paired.cli.local_brokers import HOST, BrokerFailed, LocalRabbitMQ, LocalRedis, free_port, spawn, stop_tree
+from kombu_paired.testing import HOST, BrokerFailed, LocalRabbitMQ, LocalRedis, free_port, spawn, stop_tree
 from tests.battle.plan import WAYS, Pair
 from tests.support.brokers import BrokerNode, RabbitMQNode, RedisNode, new_node
 from tests.support.proxy import Proxy

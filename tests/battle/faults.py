@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from kombu_paired.cli.local_brokers import BrokerFailed, LocalRabbitMQ, LocalRedis
+from kombu_paired.testing import BrokerFailed, LocalRabbitMQ, LocalRedis
 from tests.battle.actors import Actor, Producer, Worker
 from tests.battle.arena import Field
 from tests.battle.judge import STOP_LIMIT

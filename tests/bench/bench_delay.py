@@ -18,7 +18,7 @@ from typing import Any
 from celery import Celery
 from kombu import Connection
 
-from kombu_paired.cli.local_brokers import local_broker
+from kombu_paired.testing import local_broker
 
 
 def make_app(url: str, transport_options: dict[str, Any]) -> Any:

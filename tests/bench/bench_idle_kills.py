@@ -24,7 +24,7 @@ from typing import Any
 
 from kombu import Connection, Producer
 
-from kombu_paired.cli.local_brokers import local_broker, stop_tree
+from kombu_paired.testing import local_broker, stop_tree
 from tests.bench.idle_consumer import QUEUE, LightConsumer
 from tests.support.ledger import Ledger
 from tests.support.nodes import LocalTestWorker

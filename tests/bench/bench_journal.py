@@ -23,7 +23,7 @@ from typing import Any
 from kombu import Connection
 
 from kombu_paired import journal
-from kombu_paired.cli.local_brokers import local_broker
+from kombu_paired.testing import local_broker
 from tests.bench.bench_delay import make_app, seconds_of
 
 LEVELS = (None, "transitions", "messages")

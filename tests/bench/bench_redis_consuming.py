@@ -19,8 +19,8 @@ from typing import Any
 
 from kombu import Connection, Consumer, Producer, Queue
 
-from kombu_paired.cli.local_brokers import local_broker
 from kombu_paired.namespaces.kombu import KombuNamespace
+from kombu_paired.testing import local_broker
 
 QUEUE = "bench"
 TEXT = 400 * "x"

@@ -21,9 +21,9 @@ from typing import Any
 from kombu import Connection, Queue
 
 from kombu_paired import Syphon, pairing_of
-from kombu_paired.cli.local_brokers import LocalRabbitMQ
 from kombu_paired.message import Diversion, Message, to_backlog
 from kombu_paired.namespaces.kombu import KombuNamespace
+from kombu_paired.testing import LocalRabbitMQ
 
 TARGET = "orders"
 BODY = json.dumps("x" * 598)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kombu_paired.cli.local_brokers import Kind
 from kombu_paired.namespaces.servicebus.address import Address
+from kombu_paired.testing import Kind
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

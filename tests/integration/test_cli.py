@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 from kombu import Connection, Queue
 
 from kombu_paired.cli import main
-from kombu_paired.cli.demo import PAIRS
-from kombu_paired.cli.local_brokers import descendants, process_state
+from kombu_paired.demo.pairs import PAIRS
+from kombu_paired.testing import descendants, process_state
 from kombu_paired.transport import pairing_of
 from tests.conftest import require_broker
 from tests.support.brokers import BrokerNode

@@ -11,12 +11,12 @@ import kombu
 import pytest
 import redis
 
-from kombu_paired.cli.local_brokers import LocalRabbitMQ, LocalRedis, spawn, stop_tree
 from kombu_paired.declarations import Declaration, Entity
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
 from kombu_paired.namespaces.kombu import KombuNamespace
+from kombu_paired.testing import LocalRabbitMQ, LocalRedis, spawn, stop_tree
 from tests.conftest import require_broker
 
 UNREACHABLE, TIMEOUT, FAULT, THROTTLED, UNAUTHORIZED, REJECTED, MISSING = FailureKind

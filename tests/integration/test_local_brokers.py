@@ -22,18 +22,18 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import AuthenticationError, OutOfMemoryError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from kombu_paired.cli.local_brokers import (
+from kombu_paired.namespaces.kombu import new_connection
+from kombu_paired.testing import (
     BrokerFailed,
     BrokerMissing,
     LocalRabbitMQ,
     LocalRedis,
     LocalServiceBus,
-    _rabbitmq_scripts,
     descendants,
     local_broker,
     process_state,
 )
-from kombu_paired.namespaces.kombu import new_connection
+from kombu_paired.testing.local_rabbitmq import _rabbitmq_scripts
 from tests.conftest import require_broker
 from tests.support.nodes import ROOT, PairedCluster, WorkerFailed
 from tests.support.proxy import Proxy
@@ -168,7 +168,7 @@ def test_a_broker_dies_with_the_process_that_started_it(broker_kind, tmp_path):
     require_broker(broker_kind)
     program = (
         "import sys, threading, time\n"
-        "from kombu_paired.cli.local_brokers import local_broker\n"
+        "from kombu_paired.testing import local_broker\n"
         f"broker = local_broker({broker_kind!r}, {str(tmp_path)!r})\n"
         "starter = threading.Thread(target=broker.start)\n"
         "starter.start(); starter.join()\n"

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from kombu.exceptions import OperationalError
 
-from kombu_paired.cli.local_brokers import spawn, stop_tree
 from kombu_paired.errors import BacklogUnavailable, NamespaceUnauthorized
 from kombu_paired.events import EventKind
+from kombu_paired.testing import spawn, stop_tree
 from tests.integration.conftest import GRACE, SEND_TIMEOUT
 from tests.support.brokers import BrokerNode
 from tests.support.nodes import ROOT

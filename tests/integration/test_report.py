@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kombu_paired import journal
-from kombu_paired.cli.demo import PAIRS
+from kombu_paired.demo.pairs import PAIRS
 from tests.conftest import require_broker
 from tests.support.nodes import ROOT
 from tests.support.spark import require_spark

@@ -22,11 +22,11 @@ import pytest
 from kombu import Connection, Exchange, Queue
 from kombu.pools import connections, producers
 
-from kombu_paired.cli.local_brokers import spawn, stop_tree
 from kombu_paired.declarations import Entity
 from kombu_paired.errors import BacklogUnavailable, PairingClosed
 from kombu_paired.pairing.circuit import CircuitState
 from kombu_paired.syphon import Syphon
+from kombu_paired.testing import spawn, stop_tree
 from kombu_paired.transport import pairing_of
 from tests.integration.conftest import GRACE, SEND_TIMEOUT
 from tests.support.brokers import NODES

@@ -12,9 +12,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from kombu_paired.cli.local_brokers import free_port, spawn, stop_tree
 from kombu_paired.pipeline.session import CONNECT_MODULES
 from kombu_paired.pipeline.simulation import Settings, simulate
+from kombu_paired.testing import free_port, spawn, stop_tree
 from tests.pipeline.conftest import NO_COMPILATION
 from tests.pipeline.truth import assert_is_truth
 from tests.support.spark import require_spark

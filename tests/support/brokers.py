@@ -21,13 +21,13 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from kombu import Producer, Queue
 from kombu.serialization import loads
 
-from kombu_paired.cli.local_brokers import Kind, LocalRabbitMQ, LocalRedis, LocalServiceBus, local_broker
 from kombu_paired.message import BACKLOG_MARK
 from kombu_paired.namespaces.kombu import PROFILES, new_connection
 from kombu_paired.namespaces.servicebus import transport, wire
 from kombu_paired.namespaces.servicebus.address import Address
 from kombu_paired.namespaces.servicebus.entities import BACKLOG_PROPERTIES
 from kombu_paired.namespaces.servicebus.sdk import Clients
+from kombu_paired.testing import Kind, LocalRabbitMQ, LocalRedis, LocalServiceBus, local_broker
 from tests.support.nodes import LocalTestBroker
 
 DEAD_LETTERS = "/$DeadLetterQueue"

@@ -26,7 +26,8 @@ from pytest_celery import (
     CeleryTestWorker,
 )
 
-from kombu_paired.cli.local_brokers import (
+from kombu_paired.namespaces.kombu import new_connection
+from kombu_paired.testing import (
     HOST,
     LocalBroker,
     LocalRabbitMQ,
@@ -35,7 +36,6 @@ from kombu_paired.cli.local_brokers import (
     spawn,
     stop_tree,
 )
-from kombu_paired.namespaces.kombu import new_connection
 from tests.support.proxy import Proxy
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
-from kombu_paired.cli.local_brokers import HOST, free_port
+from kombu_paired.testing import HOST, free_port
 
 Result = TypeVar("Result")
 Mode = Literal["open", "cut", "blackhole", "hold"]

@@ -314,12 +314,12 @@ def test_without_the_sdk_the_demo_says_what_to_install(monkeypatch):
 
 @pytest.mark.parametrize("pair", ["redis", "amqp"])
 def test_a_missing_broker_is_named_and_nothing_is_left_behind(monkeypatch, tmp_path, pair):
-    from kombu_paired.cli import local_brokers
+    from kombu_paired import testing
 
     def missing(*_):
-        raise local_brokers.BrokerMissing("the-server is not installed")
+        raise testing.BrokerMissing("the-server is not installed")
 
-    for kind in (local_brokers.LocalRedis, local_brokers.LocalRabbitMQ):
+    for kind in (testing.LocalRedis, testing.LocalRabbitMQ):
         monkeypatch.setattr(kind, "_program", missing)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = run("demo", "--pair", pair)

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kombu_paired.cli.demo_app import EVENTS, LEDGER, PUBLISHED
+from kombu_paired.demo.app import EVENTS, LEDGER, PUBLISHED
 
 __all__ = ("Balance", "Chapter", "Fate", "Story", "Times")
 

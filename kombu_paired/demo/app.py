@@ -1,4 +1,4 @@
-"""The Celery application of the demo: ``celery -A kombu_paired.cli.demo_app worker``, and of its producer.
+"""The Celery application of the demo: ``celery -A kombu_paired.demo.app worker``, and of its producer.
 
 An ordinary application, configured by one environment variable. Besides, each process notes the events that happen in
 it, for the live view; and each task writes its number into the ledger, which alone decides the balance.

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from kombu_paired.cli.demo_stage import Stage
-from kombu_paired.cli.demo_story import Balance, Chapter, Fate, Story
-from kombu_paired.cli.local_brokers import HOST, LocalBroker
+from kombu_paired.demo.stage import Stage
+from kombu_paired.demo.story import Balance, Chapter, Fate, Story
+from kombu_paired.testing import HOST, LocalBroker
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

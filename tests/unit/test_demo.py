@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from kombu_paired.cli.demo_app import EVENTS, LEDGER, PUBLISHED, Settings, append
-from kombu_paired.cli.demo_producer import publish, task_id
-from kombu_paired.cli.demo_story import Balance, Fate, Story
-from kombu_paired.cli.demo_view import COLUMNS, LOOKS, ROWS, PlainLines, balance_lines, grid, legend, open_view
+from kombu_paired.demo.app import EVENTS, LEDGER, PUBLISHED, Settings, append
+from kombu_paired.demo.producer import publish, task_id
+from kombu_paired.demo.story import Balance, Fate, Story
+from kombu_paired.demo.view import COLUMNS, LOOKS, ROWS, PlainLines, balance_lines, grid, legend, open_view
 
 
 class Book:

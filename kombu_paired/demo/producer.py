@@ -6,7 +6,7 @@ import json
 import time
 from pathlib import Path
 
-from kombu_paired.cli.demo_app import PUBLISHED, Settings, append, make_app
+from kombu_paired.demo.app import PUBLISHED, Settings, append, make_app
 
 __all__ = ("main", "task_id")
 

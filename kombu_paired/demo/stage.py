@@ -14,10 +14,10 @@ from typing import Any
 
 from kombu import Connection
 
-from kombu_paired.cli.connecting import uninterrupted
-from kombu_paired.cli.demo_app import Settings
-from kombu_paired.cli.local_brokers import Kind, LocalBroker, local_broker, spawn, stop_tree
+from kombu_paired.demo.app import Settings
+from kombu_paired.interrupts import uninterrupted
 from kombu_paired.showing import PREFIX
+from kombu_paired.testing import Kind, LocalBroker, local_broker, spawn, stop_tree
 from kombu_paired.transport import pairing_of
 
 __all__ = ("Stage", "StageFailed")
@@ -83,13 +83,13 @@ class Stage:
         # fmt: off
         self._spawn(
             "worker",
-            "celery", "-A", "kombu_paired.cli.demo_app", "worker",
+            "celery", "-A", "kombu_paired.demo.app", "worker",
             "--concurrency", "2", "--loglevel", "INFO", "--hostname", "demo@localhost",
         )
         # fmt: on
 
     def start_producer(self) -> None:
-        self._spawn("producer", "kombu_paired.cli.demo_producer")
+        self._spawn("producer", "kombu_paired.demo.producer")
 
     def _spawn(self, name: str, *module: str) -> None:
         temporary = {"TMPDIR": str(self.folder)}  # a killed pool process leaves a folder there
