@@ -1,24 +1,57 @@
-"""The command line, ``kombu-paired``: one module per command, and no rule of the pairing in any of them."""
+"""The command line, ``kombu-paired``: one module per command, and no rule of the pairing in any of them.
+
+A command is imported when it is called, so that each loads what it needs itself, and no other's.
+"""
 
 from __future__ import annotations
+
+from importlib import import_module
 
 import click
 
 from kombu_paired import __version__
-from kombu_paired.cli.check import check as check_command
-from kombu_paired.cli.cost import cost as cost_command
-from kombu_paired.cli.demo import demo as demo_command
-from kombu_paired.cli.report import report as report_command
-from kombu_paired.cli.simulate import simulate as simulate_command
-from kombu_paired.cli.status import status as status_command
-from kombu_paired.cli.syphon import syphon as syphon_command
-from kombu_paired.cli.watch import watch as watch_command
-from kombu_paired.emulator.command import emulator as emulator_command
 
 __all__ = ("main",)
 
+#: The name of each command, its module, and the first sentence of its help.
+_COMMANDS = (
+    ("check", "kombu_paired.cli.check", "Open the pairing as an application would."),
+    ("cost", "kombu_paired.cli.cost", "What 30 days would cost on Azure Service Bus."),
+    ("demo", "kombu_paired.cli.demo", "Kill a broker in mid-traffic and lose nothing."),
+    ("emulator", "kombu_paired.emulator.command", "Azure Service Bus in one process, for demos and tests."),
+    ("report", "kombu_paired.cli.report", "Say what an outage did: what was lost, what was late, what failed over."),
+    ("simulate", "kombu_paired.cli.simulate", "Write journals of any size with a known truth."),
+    ("status", "kombu_paired.cli.status", "Show what waits in the backlog."),
+    ("syphon", "kombu_paired.cli.syphon", "Move backlog messages home to the primary, until SIGINT or SIGTERM."),
+    ("watch", "kombu_paired.cli.watch", "Say what is happening: what is down, and where the messages are."),
+)
+
+
+class _Announced(click.Command):
+    """What the overview shows of a command that is not imported yet: its name, and the first sentence of its help."""
+
+    def __init__(self, name: str, module: str, sentence: str) -> None:
+        super().__init__(name, help=sentence)
+        self.module = module
+
+    def load(self) -> click.Command:
+        command: click.Command = getattr(import_module(self.module), self.name or "")
+        return command
+
+
+class _Overview(click.Group):
+    """Imports the one command that is called."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, _Announced) else command, rest
+
 
 @click.group(
+    cls=_Overview,
+    commands=[_Announced(*each) for each in _COMMANDS],
     context_settings={"auto_envvar_prefix": "KOMBU_PAIRED", "help_option_names": ["-h", "--help"]},
     epilog="Broker URLs hold passwords: give them in KOMBU_PAIRED_PRIMARY and KOMBU_PAIRED_SECONDARY, or with -A, "
     "where other users of the machine could read your command line.",
@@ -29,17 +62,3 @@ def main() -> None:
 
     Looks after a pairing from outside, and shows what one does.
     """
-
-
-for _command in (
-    check_command,
-    status_command,
-    syphon_command,
-    demo_command,
-    emulator_command,
-    cost_command,
-    simulate_command,
-    report_command,
-    watch_command,
-):
-    main.add_command(_command)

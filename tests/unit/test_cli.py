@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 import sys
 
 import click
@@ -57,6 +58,21 @@ def test_every_command_explains_itself(command):
     assert result.exit_code == 0
     assert "xit status" in " ".join(result.output.split())
     assert max(map(len, result.output.splitlines())) <= 80
+
+
+def test_the_overview_says_of_each_command_what_the_command_says_itself():
+    for name, announced in main.commands.items():
+        assert announced.load().get_short_help_str(80) == announced.get_short_help_str(80), name
+
+
+def test_the_overview_loads_no_command_nor_what_one_needs_alone():
+    program = (
+        "import sys, kombu_paired; before = set(sys.modules)\n"
+        "from kombu_paired.cli import main; main(['--help'], standalone_mode=False)\n"
+        "print('loaded', *(name for name in set(sys.modules) - before if name.startswith('kombu_paired')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "loaded kombu_paired.cli"
 
 
 # -- which pairing ------------------------------------------------------------------------------------------------
