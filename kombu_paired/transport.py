@@ -40,7 +40,6 @@ import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from os import register_at_fork
 from typing import Any, Generic, TypeVar
 
@@ -52,10 +51,11 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 from tenacity.stop import stop_base
 
 from kombu_paired.bounded import bounded
+from kombu_paired.driver_errors import DriverErrors, note_driver
 from kombu_paired.errors import BacklogUnavailable, ConfigurationError, NamespaceFailure, PrimaryUnavailable
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
-from kombu_paired.namespaces.kombu import namespace_on, new_connection
+from kombu_paired.namespaces.kombu import namespace_on
 from kombu_paired.namespaces.letting_go import letting_go
 from kombu_paired.namespaces.urls import check_sides, driver_of
 from kombu_paired.options import (
@@ -85,8 +85,6 @@ NO_PATIENCE = 0.05
 
 Answer = TypeVar("Answer")
 
-_drivers: list[type[base.Transport]] = []
-
 #: Whether this thread connects to try a send again. Kombu throws the connection of a failed try away before the next,
 #: and pauses then; when it connects for a first try, a pause would only be late.
 _trying_again = threading.local()
@@ -106,55 +104,6 @@ def pairing_of(connection: KombuConnection) -> Pairing:
     return transport.pairing
 
 
-class _ErrorsOfDrivers(type):
-    """Kombu reads the error tuples off the transport *class*: they are those of all drivers in use here."""
-
-    @property
-    def connection_errors(cls) -> tuple[type[BaseException], ...]:
-        return _errors("connection_errors")
-
-    @property
-    def channel_errors(cls) -> tuple[type[BaseException], ...]:
-        return _errors("channel_errors")
-
-    @property
-    def recoverable_connection_errors(cls) -> tuple[type[BaseException], ...]:
-        return _errors("recoverable_connection_errors", "connection_errors")
-
-    @property
-    def recoverable_channel_errors(cls) -> tuple[type[BaseException], ...]:
-        return _errors("recoverable_channel_errors")
-
-
-def _errors(name: str, instead: str | None = None) -> tuple[type[BaseException], ...]:
-    """The union over the drivers in use; before the first is known, over those that may be."""
-    drivers = _drivers or [
-        new_connection(f"{scheme}://").get_transport_cls()
-        for scheme, package in {"amqp": "amqp", "redis": "redis", "azureservicebus": "azure.servicebus"}.items()
-        if _is_installed(package)
-    ]
-    found: dict[type[BaseException], None] = {}
-    for driver in drivers:
-        found.update(dict.fromkeys(getattr(driver, name, None) or getattr(driver, instead or name, ()) or ()))
-    if "connection" in name:
-        found[BacklogUnavailable] = None
-    if name == "connection_errors":
-        found[PrimaryUnavailable] = None
-    return tuple(found)
-
-
-def _note_driver(driver: type[base.Transport]) -> None:
-    if driver not in _drivers:
-        _drivers.append(driver)
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ModuleNotFoundError:  # not even the package around it
-        return False
-
-
 class _found_once(Generic[Answer]):
     """A ``cached_property`` without the lock that it has before Python 3.12, one for all transports of a process: a
     thread that holds it while the process forks never lets go of it in the child.
@@ -169,10 +118,16 @@ class _found_once(Generic[Answer]):
         return answer
 
 
-class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[misc]
+class Transport(base.Transport):  # type: ignore[misc]
     """Joins the primary's own transport, for consuming, to a pairing, for sending."""
 
     can_parse_url = True
+
+    # A worker connects again after either error of ours; Kombu retries the first alone: the other is not worth waiting.
+    connection_errors = DriverErrors(BacklogUnavailable, PrimaryUnavailable)
+    recoverable_connection_errors = DriverErrors(BacklogUnavailable, instead="connection_errors")
+    channel_errors = DriverErrors()
+    recoverable_channel_errors = DriverErrors()
 
     def __init__(self, client: KombuConnection, **kwargs: Any) -> None:
         self.client = client
@@ -181,7 +136,7 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
         self._consumer_client: KombuConnection | None = None
         teach_celery()
         with suppress(ConfigurationError):  # whoever only shows a connection gets to see it
-            _note_driver(self._driver)
+            note_driver(self._driver)
 
     @_found_once
     def _driver(self) -> type[base.Transport]:
@@ -222,26 +177,6 @@ class Transport(base.Transport, metaclass=_ErrorsOfDrivers):  # type: ignore[mis
     @property
     def driver_name(self) -> str:
         return str(self._driver.driver_name)
-
-    # A worker connects again after either error of ours; Kombu retries the first alone: the other is not worth waiting.
-
-    @property
-    def connection_errors(self) -> tuple[type[BaseException], ...]:
-        return (*self._driver.connection_errors, BacklogUnavailable, PrimaryUnavailable)
-
-    @property
-    def channel_errors(self) -> tuple[type[BaseException], ...]:
-        return tuple(self._driver.channel_errors)
-
-    @property
-    def recoverable_connection_errors(self) -> tuple[type[BaseException], ...]:
-        driver = self._driver
-        recoverable = getattr(driver, "recoverable_connection_errors", driver.connection_errors)
-        return (*recoverable, BacklogUnavailable)
-
-    @property
-    def recoverable_channel_errors(self) -> tuple[type[BaseException], ...]:
-        return tuple(getattr(self._driver, "recoverable_channel_errors", ()))
 
     @property
     def pairing(self) -> Pairing:
