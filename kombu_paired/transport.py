@@ -33,7 +33,6 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import sys
 import threading
 import time
 import weakref
@@ -44,13 +43,14 @@ from os import register_at_fork
 from typing import Any, Generic, TypeVar
 
 from kombu import Connection as KombuConnection
-from kombu.exceptions import BatchPublishError
 from kombu.transport import base
 from kombu.transport.virtual.base import queue_declare_ok_t
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, stop_any, wait_random_exponential
 from tenacity.stop import stop_base
 
+from kombu_paired.assembling import address, as_message
 from kombu_paired.bounded import bounded
+from kombu_paired.connection_settings import connect_arguments, given_options, pairing_key, primary_urls
 from kombu_paired.driver_errors import DriverErrors, note_driver
 from kombu_paired.errors import BacklogUnavailable, ConfigurationError, NamespaceFailure, PrimaryUnavailable
 from kombu_paired.failures import FailureKind
@@ -58,12 +58,9 @@ from kombu_paired.message import Message
 from kombu_paired.namespaces.kombu import namespace_on
 from kombu_paired.namespaces.letting_go import letting_go
 from kombu_paired.namespaces.urls import check_sides, driver_of
-from kombu_paired.options import (
-    KOMBU_RETRY_KEYS,
-    PairedNamespaceOptions,
-    default_primary_name,
-)
+from kombu_paired.options import PairedNamespaceOptions, default_primary_name
 from kombu_paired.pairing import Pairing, inherit, shared
+from kombu_paired.publish_batch import PublishBatch
 from kombu_paired.secrets import shown_url, split_urls
 from kombu_paired.showing import PREFIX, teach_celery
 from kombu_paired.stopping import is_worker_itself, sleep_unless_worker_stops, worker_is_told_to_stop
@@ -132,7 +129,7 @@ class Transport(base.Transport):  # type: ignore[misc]
     def __init__(self, client: KombuConnection, **kwargs: Any) -> None:
         self.client = client
         client.cycle = None  # Kombu would switch to the next URL itself, and forget the prefix; the namespace does it
-        self._urls = _whole_primary(client, _primary_urls(client))
+        self._urls = primary_urls(client)
         self._consumer_client: KombuConnection | None = None
         teach_celery()
         with suppress(ConfigurationError):  # whoever only shows a connection gets to see it
@@ -156,13 +153,11 @@ class Transport(base.Transport):  # type: ignore[misc]
 
     @_found_once
     def _given(self) -> Mapping[str, Any]:
-        """The transport options; of those that ``celery migrate`` leaves out, the application knows."""
-        options: Mapping[str, Any] = self.client.transport_options or {}
-        return options if "secondary" in options else {**_options_of_application(self._urls), **options}
+        return given_options(self.client, self._urls)
 
     @_found_once
     def _key(self) -> tuple[Any, ...]:
-        return _pairing_key(self.client, self._urls, self._given)
+        return pairing_key(self.client, self._urls, self._given)
 
     # -- it looks like the primary's own transport; a worker and a producer ask for these before anything else --------
 
@@ -190,7 +185,7 @@ class Transport(base.Transport):  # type: ignore[misc]
             "primary",
             self._urls,
             options.primary_options,
-            connect_arguments=_connect_arguments(self.client),
+            connect_arguments=connect_arguments(self.client),
             **common,
         )
         secondary = namespace_on(
@@ -534,8 +529,8 @@ class Channel(base.StdChannel):  # type: ignore[misc]
     ) -> None:
         """Send a message. Its time limit is the pairing's ``send_timeout``."""
         if not isinstance(message, Message):
-            message = _as_message(message)
-        self._address(message, exchange, routing_key, mandatory)
+            message = as_message(message)
+        address(message, exchange, routing_key, mandatory)
         try:
             self._transport.pairing.send(message)
         except self._transport.channel_errors as exc:
@@ -545,17 +540,15 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             for callback in returned:
                 callback(exc, exchange, routing_key, message)
 
-    def _address(self, message: Message, exchange: str, routing_key: str, mandatory: bool) -> None:
-        message.exchange = exchange or ""
-        message.routing_key = routing_key or ""
-        message.mandatory = mandatory
-
     @property
     def supports_batch_publish(self) -> bool:
         return self._transport.supports_batch_publish
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
-        return PublishBatch(self, max_size)
+        return PublishBatch(self._send_together, max_size)
+
+    def _send_together(self, messages: Sequence[Message]) -> None:
+        self._transport.pairing.send_batch(messages)
 
     # -- declaring ----------------------------------------------------------------------------------------------
 
@@ -648,6 +641,35 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             return raw_message
         return self.primary_channel().message_to_python(raw_message)
 
+    # What only a consumer, or an operator, calls; a worker waits here for the primary if it is away.
+
+    def basic_consume(self, *args: Any, **kwargs: Any) -> Any:
+        return self.primary_channel().basic_consume(*args, **kwargs)
+
+    def basic_get(self, *args: Any, **kwargs: Any) -> Any:
+        return self.primary_channel().basic_get(*args, **kwargs)
+
+    def basic_ack(self, *args: Any, **kwargs: Any) -> Any:
+        return self.primary_channel().basic_ack(*args, **kwargs)
+
+    def basic_reject(self, *args: Any, **kwargs: Any) -> Any:
+        return self.primary_channel().basic_reject(*args, **kwargs)
+
+    def basic_recover(self, *args: Any, **kwargs: Any) -> Any:
+        return self.primary_channel().basic_recover(*args, **kwargs)
+
+    def flow(self, *args: Any, **kwargs: Any) -> Any:
+        return self.primary_channel().flow(*args, **kwargs)
+
+    def queue_purge(self, *args: Any, **kwargs: Any) -> Any:
+        return self.primary_channel().queue_purge(*args, **kwargs)
+
+    def exchange_unbind(self, *args: Any, **kwargs: Any) -> Any:
+        return self.primary_channel().exchange_unbind(*args, **kwargs)
+
+    def get_bindings(self, *args: Any, **kwargs: Any) -> Any:
+        return self.primary_channel().get_bindings(*args, **kwargs)
+
     def basic_cancel(self, consumer_tag: str, **kwargs: Any) -> Any:
         """Cancel a consumer. On a closed channel there is none: Celery cancels again while it cleans up."""
         connection, primary = self.connection, self._primary
@@ -694,144 +716,6 @@ class Channel(base.StdChannel):  # type: ignore[misc]
     def end(self) -> None:
         """The connection is gone."""
         self.connection = self._primary = None
-
-
-def _on_primary(name: str) -> Callable[..., Any]:
-    def call(self: Channel, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self.primary_channel(), name)(*args, **kwargs)
-
-    call.__name__ = name
-    call.__doc__ = f"``{name}`` of the primary's own channel."
-    return call
-
-
-#: What only a consumer, or an operator, calls.
-for _name in (
-    "basic_ack",
-    "basic_consume",
-    "basic_get",
-    "basic_recover",
-    "basic_reject",
-    "exchange_unbind",
-    "flow",
-    "get_bindings",
-    "queue_purge",
-):
-    setattr(Channel, _name, _on_primary(_name))
-
-
-class PublishBatch:
-    """A publish batch (Kombu 5.7): messages are kept until it is flushed, then sent together."""
-
-    def __init__(self, channel: Channel, max_size: int) -> None:
-        self.channel = channel
-        self.max_size = max_size
-        self._messages: list[Message] = []
-        self._unusable: str | None = None
-
-    def publish(self, message: Message, *, exchange: str = "", routing_key: str = "", **kwargs: Any) -> None:
-        self._check_usable()
-        self.channel._address(message, exchange, routing_key, bool(kwargs.get("mandatory")))
-        self._messages.append(message)
-        if len(self._messages) >= self.max_size:
-            self.flush()
-
-    def flush(self) -> None:
-        """Send what is kept.
-
-        Raises:
-            BatchPublishError: some of it may not have been sent; the cause says why.
-        """
-        self._check_usable()
-        messages, self._messages = self._messages, []
-        if not messages:
-            return
-        try:
-            self.channel._transport.pairing.send_batch(messages)
-        except Exception as exc:
-            self._unusable = "failed"
-            raise BatchPublishError(f"a publish batch failed; delivery is uncertain: {exc}") from exc
-
-    def discard(self) -> None:
-        self._messages.clear()
-        self._unusable = "aborted"
-
-    def close(self) -> None:
-        self._messages.clear()
-        self._unusable = self._unusable or "closed"
-
-    def _check_usable(self) -> None:
-        if self._unusable:
-            raise BatchPublishError(f"the publish batch is {self._unusable}: open another one")
-
-
-def _primary_urls(client: KombuConnection) -> list[str]:
-    """The primary's addresses, in the order in which they were given."""
-    if not client.alt:
-        return [str(client.hostname)]  # Kombu has taken the prefix off
-    return _plain_urls(client.alt)
-
-
-def _plain_urls(urls: Sequence[str]) -> list[str]:
-    return [str(url).removeprefix(PREFIX) for url in urls]
-
-
-#: Address of one node, and what else makes a pairing -> all addresses of the primary it belongs to.
-_primaries: dict[Any, list[str]] = {}
-
-
-def _whole_primary(client: KombuConnection, urls: list[str]) -> list[str]:
-    """All addresses of a primary of which one is given: Celery's delayed delivery connects to each node by itself."""
-    if len(urls) > 1:
-        beside = _pairing_key(client, ())
-        _primaries.update(((url, beside), urls) for url in urls)
-    elif _primaries:
-        return _primaries.get((urls[0], _pairing_key(client, ())), urls)
-    return urls
-
-
-def _connect_arguments(client: KombuConnection) -> dict[str, Any]:
-    """What was given beside the URL (Celery's ``broker_use_ssl``, ``broker_user``, …) is for the primary."""
-    given = {
-        "userid": client.userid,
-        "password": client.password,
-        "port": client.port,
-        "ssl": client.ssl,
-        "login_method": client.login_method,
-        "credential_provider": client.credential_provider,
-        "virtual_host": client.virtual_host if client.virtual_host != "/" else None,
-    }
-    return {name: value for name, value in given.items() if value}
-
-
-def _options_of_application(urls: Sequence[str]) -> Mapping[str, Any]:
-    """The transport options of the Celery application around us, if its broker is the one at these URLs."""
-    celery = sys.modules.get("celery")
-    conf = celery.current_app.conf if celery is not None else None
-    if conf is None or _plain_urls(str(conf.broker_write_url or "").split(";")) != list(urls):
-        return {}
-    return conf.broker_transport_options or {}
-
-
-def _pairing_key(
-    client: KombuConnection, urls: Sequence[str], given: Mapping[str, Any] | None = None
-) -> tuple[Any, ...]:
-    options: Mapping[str, Any] = given or client.transport_options or {}
-    settings = sorted((key, repr(value)) for key, value in options.items() if key not in KOMBU_RETRY_KEYS)
-    return (tuple(urls), repr(sorted(_connect_arguments(client).items())), tuple(settings))
-
-
-def _as_message(given: Any) -> Message:
-    """The message that ``celery amqp basic.publish`` means by a text, or by a message of py-amqp."""
-    properties = dict(getattr(given, "properties", None) or {})
-    return Message(
-        body=getattr(given, "body", given),
-        priority=properties.pop("priority", None),
-        content_type=properties.pop("content_type", None),
-        content_encoding=properties.pop("content_encoding", "utf-8"),
-        headers=properties.pop("application_headers", None) or {},
-        properties=properties,
-    )
 
 
 def _channel_class(transport: base.Transport) -> Any:
