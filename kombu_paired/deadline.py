@@ -1,4 +1,4 @@
-"""The time that one call has, over all that it does (design, section 3, rule 26). Pure: the clock is injected."""
+"""The time that one call has, over all that it does (docs/architecture.md, rule 26). Pure: the clock is injected."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Kinds of failure, and what each one means for a send.
 
 The kind alone decides; whoever can tell a driver's exception apart (a namespace) names the kind, and nobody
-else looks at exceptions. The table is section 3, rule 5 of the project's design.
+else looks at exceptions (docs/architecture.md, rule 5; docs/failure-kinds.md has the table).
 """
 
 from __future__ import annotations

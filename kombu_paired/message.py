@@ -1,7 +1,7 @@
 """A message on its way, and its two translations: to the backlog and back. Pure.
 
 In the backlog a message is addressed to a backlog queue. Its own destination, and the properties that would make
-that broker act on it too early, are moved aside into string headers, and put back by the syphon (design, section 3,
+that broker act on it too early, are moved aside into string headers, and put back by the syphon (docs/architecture.md,
 rules 12 to 14). Names that begin with ``x-ms-`` are those of the .NET library's documents.
 """
 

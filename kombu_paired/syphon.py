@@ -248,7 +248,7 @@ class Syphon:
         self._primary_works.set()
 
     def _check_halves(self, since: float | None) -> float | None:
-        """No half-open pairing lives on (design, section 3, rule 22)."""
+        """No half-open pairing lives on (docs/architecture.md, rule 22)."""
         primary, secondary = self.pairing.primary, self.pairing.secondary
         if primary.closed == secondary.closed:
             return None

@@ -7,7 +7,7 @@
        +------success-------+                 +-----------first good ping------+
        +--------------------------------------+
 
-Design, section 3, rules 6 to 8.
+See docs/architecture.md, rules 6 to 8.
 """
 
 from __future__ import annotations

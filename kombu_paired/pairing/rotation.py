@@ -13,7 +13,7 @@ class BacklogRotation:
     """The backlog queues of a pairing, shared by every sender of the process.
 
     A sender picks one at random and stays with it. A queue that fails is pulled for all senders; it is on trial again
-    after ``retry_interval``, or when no other is left (design, section 3, rule 9).
+    after ``retry_interval``, or when no other is left (docs/architecture.md, rule 9).
 
     Arguments:
         queues: the names of the usable backlog queues.

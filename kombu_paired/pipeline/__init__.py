@@ -1,4 +1,17 @@
-"""What an outage costs: the cost model, and the price sheets that turn its operations into money.
+"""The pipeline: from the journals of a fleet to tables of what an outage did, a page for people, and money.
 
-It knows nothing of the rest of the package.
+Everything here but the pure rooms runs on Spark, which is imported where it is used. Of the rest of the package it knows
+the events alone, and the form of their lines; nothing of a pairing.
+
+====================  ======================================================================================
+reading               ``reading`` finds journals and reads events; what is none is counted and kept.
+                      ``schema`` is the form of their lines
+tables                ``messages``, ``outages``, ``cost_table``, ``what_if`` (with ``replay``) and ``quality`` make one
+                      each, ``azure`` the service's side of an outage; ``storing`` writes them
+costs                 ``costs`` counts operations, ``prices`` turns them into money. Pure
+page                  ``facts`` sums tables up, ``html`` and what it is made of draw ``report.html``
+together              ``report`` makes all tables and the page once, in a ``session`` of Spark
+live                  ``watch`` makes them over and over while journals grow: ``folders``, ``tail``, ``store``
+simulation            journals of any size with a known truth, for demonstrations and tests
+====================  ======================================================================================
 """

@@ -32,7 +32,7 @@ __all__ = (
 
 #: Bytes that one operation carries.
 STEP = 64 * 1024
-#: A worker holds a lock for so many milliseconds before it renews it (design, section 3, rule 2).
+#: A worker holds a lock for so many milliseconds before it renews it (docs/architecture.md, rule 2).
 LOCK_MS = 60_000
 #: A month, as the documents count it: 30 days.
 HOURS_OF_MONTH = 30 * 24

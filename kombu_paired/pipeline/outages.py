@@ -12,7 +12,7 @@ from kombu_paired.pipeline.schema import ENTITY, PROCESS
 
 __all__ = ("OUTAGE_COLUMNS", "intervals", "is_failure", "outages")
 
-#: Failures that count towards failover (design, section 3, rule 5).
+#: Failures that count towards failover (docs/architecture.md, rule 5).
 COUNTED = ("unreachable", "timeout", "fault")
 #: Microseconds after which evidence tells of another outage: longer than the longest ping interval.
 GAP = 3600 * 1_000_000

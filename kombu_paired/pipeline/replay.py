@@ -1,7 +1,7 @@
 """Replays the recorded failures under other failover intervals and ping intervals, process by process.
 
-What a process did is known from its journal; what it would have done follows from the rules of the circuit (design,
-section 3, rules 6 and 7; ``kombu_paired/circuit.py``, ``kombu_paired/ping.py``):
+What a process did is known from its journal; what it would have done follows from the rules of the circuit
+(docs/architecture.md, rules 6 and 7):
 
 * The first failure starts the clock of the entity. Until ``failover_interval`` later each message tries the primary,
   fails, and is diverted: its caller waits. A message that the primary takes meanwhile ends it.

@@ -4,8 +4,8 @@ The failures are replayed by :mod:`kombu_paired.pipeline.replay`, for each failo
 depends on the number of backlog queues is worked out here:
 
 * **To drain**: as many pumps work as backlog queues have something in them. ``S`` senders that pick one of ``B`` queues
-  at random, and stay with it (rule 9), fill ``B * (1 - (1 - 1/B)**S)`` of them on average. A pump moves what the
-  recorded ones moved: messages per second in which it moved any.
+  at random, and stay with it (docs/architecture.md, rule 9), fill ``B * (1 - (1 - 1/B)**S)`` of them on average. A pump
+  moves what the recorded ones moved: messages per second in which it moved any.
 * **Idle receives**: the recorded ones, per backlog queue.
 * **Left**: the queues that are left if as many fail together as did in the record.
 

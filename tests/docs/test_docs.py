@@ -326,7 +326,7 @@ def test_headers_are_those_of_the_code():
 
 
 def test_no_word_for_a_thing_that_has_another():
-    """Section 1 of the design: one word per thing."""
+    """One word per thing: docs/architecture.md, the words."""
     wrong = defaultdict(list)
     for path in FILES:
         for word in ("transfer queue", "fallback", "failback", "standby", "circuit breaker", "backup broker"):

@@ -812,7 +812,7 @@ def test_what_cannot_be_delivered_is_a_dead_letter_of_the_service(connect, prima
 # -- backlog queues -----------------------------------------------------------------------------------------------
 
 
-def test_backlog_queues_have_the_properties_of_the_design(connect, secondary):
+def test_backlog_queues_have_the_properties_that_are_documented(connect, secondary):
     pairing = pairing_of(connect(backlog_queue_count=3))
     pairing.open()
     with administration(secondary) as admin:

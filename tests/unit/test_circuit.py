@@ -212,7 +212,7 @@ def test_of_many_threads_that_restore_at_once_exactly_one_sees_the_change(clock,
 
 
 def health_by_the_rules(history, interval):
-    """State of one entity after what happened to it: the design's rules 6 and 7, read aloud."""
+    """State of one entity after what happened to it: docs/architecture.md, rules 6 and 7, read aloud."""
     failing_since, is_failed_over = None, False
     for when, event in history:
         if event == "restored":

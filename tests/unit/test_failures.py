@@ -1,4 +1,4 @@
-"""What each kind of failure means for a send: the table of the design's rule 5, row by row."""
+"""What each kind of failure means for a send: docs/architecture.md, rule 5, row by row."""
 
 from __future__ import annotations
 

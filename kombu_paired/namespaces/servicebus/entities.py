@@ -22,7 +22,7 @@ __all__ = ("BACKLOG_PROPERTIES", "Entities", "ManagementUnavailable", "is_away")
 
 logger = logging.getLogger(__name__)
 
-#: Of a backlog queue (design, section 3, rule 2). Times without an end are left unset: the service refuses the SDK's
+#: Of a backlog queue (docs/architecture.md, rule 2). Times without an end are left unset: the service refuses the SDK's
 #: encoding of them.
 BACKLOG_PROPERTIES: dict[str, Any] = {
     "max_size_in_megabytes": 5120,
