@@ -1,51 +1,72 @@
-"""Senders that wait to be used again."""
+"""Links that wait to be used again, and who has one at the moment."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import TracebackType
 
+from kombu_paired.errors import MessageTooLarge, NamespaceFailure
 from kombu_paired.namespaces.base import Sender
 
-__all__ = ("BacklogSender", "SenderPool")
+__all__ = ("Lent", "LinkPool")
 
 #: Seconds for which a pool that closes says goodbye on idle connections; the rest is dropped.
 GOODBYES = 1.0
 
 
-class SenderPool:
-    """Idle senders of one namespace; the one that was used last comes first."""
+class LinkPool:
+    """Senders of one namespace; of the idle ones, the one that was used last comes first.
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    Arguments:
+        make: makes a sender, which connects when it is first used.
+    """
+
+    def __init__(self, make: Callable[[], Sender]) -> None:
         self._make = make
-        self._idle: deque[Any] = deque()
+        self._idle: deque[Lent] = deque()
+        self._is_closed = False
 
-    def take(self) -> Any:
+    def __len__(self) -> int:
+        """How many are idle."""
+        return len(self._idle)
+
+    def lend(self) -> Lent:
+        """A sender for one thread and one ``with``, at whose end it is given back, or dropped.
+
+        A pool that is closed lends, too: a message that is under way is not lost for it. It keeps nothing.
+        """
         try:
             return self._idle.pop()
         except IndexError:
-            return self._make()
-
-    def give_back(self, sender: Any) -> None:
-        self._idle.append(sender)
+            return Lent(self, self._make())
 
     def drop_idle(self) -> None:
         """Their connections are as dead as the one that just failed."""
-        for sender in self._take_all():
-            sender.drop()
+        for lent in self._take_all():
+            lent.sender.drop()
 
     def close(self) -> None:
-        """Say goodbye on the idle ones, as far as time allows."""
-        deadline = time.monotonic() + GOODBYES
-        for sender in self._take_all():
-            if time.monotonic() < deadline:
-                sender.close()
-            else:
-                sender.drop()
+        """Say goodbye on the idle ones, as far as time allows, and from now on on all that are given back."""
+        self._is_closed = True
+        self._say_goodbye()
 
-    def _take_all(self) -> Iterator[Any]:
+    def give_back(self, lent: Lent) -> None:
+        """Keep a sender for the next one who needs it."""
+        self._idle.append(lent)
+        if self._is_closed:  # looked at last: else it could be closed in between, and this one left open
+            self._say_goodbye()
+
+    def _say_goodbye(self) -> None:
+        deadline = time.monotonic() + GOODBYES
+        for lent in self._take_all():
+            if time.monotonic() < deadline:
+                lent.sender.close()
+            else:
+                lent.sender.drop()
+
+    def _take_all(self) -> Iterator[Lent]:
         while True:
             try:
                 yield self._idle.pop()
@@ -53,15 +74,44 @@ class SenderPool:
                 return
 
 
-class BacklogSender:
-    """A sender to the secondary, and the backlog queue it stays with."""
+class Lent:
+    """A sender of a pool, which one thread has for one ``with``.
 
-    def __init__(self, sender: Sender) -> None:
+    It is given back at the end, unless it was dropped: by :meth:`drop`, by a failure that counts, or by an exception
+    after which nobody knows in which state it is. What is the message's own fault leaves a sender as it was.
+
+    Attributes:
+        pool: where it comes from.
+        sender: the sender.
+        queue: the backlog queue that it stays with, once it has one; none on a primary.
+    """
+
+    __slots__ = ("_is_dropped", "pool", "queue", "sender")
+
+    def __init__(self, pool: LinkPool, sender: Sender) -> None:
+        self.pool = pool
         self.sender = sender
         self.queue: str | None = None
-
-    def close(self) -> None:
-        self.sender.close()
+        self._is_dropped = False
 
     def drop(self) -> None:
+        """Let go of it at once; it is not given back."""
+        self._is_dropped = True
         self.sender.drop()
+
+    def __enter__(self) -> Lent:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if exc is not None and not _is_of_the_message(exc):
+            self.drop()
+        if not self._is_dropped:
+            self.pool.give_back(self)
+
+
+def _is_of_the_message(exc: BaseException) -> bool:
+    if isinstance(exc, NamespaceFailure):
+        return not exc.kind.counts
+    return isinstance(exc, MessageTooLarge)

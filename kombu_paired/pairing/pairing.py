@@ -12,12 +12,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kombu_paired import events, journal
-from kombu_paired.deadline import LEAST, Deadline
+from kombu_paired.deadline import Deadline
 from kombu_paired.declarations import Declaration, DeclarationBook, Entity
 from kombu_paired.errors import (
     BacklogUnavailable,
@@ -38,13 +38,15 @@ from kombu_paired.message import (
     marked_maybe_duplicate,
     to_backlog,
 )
-from kombu_paired.namespaces.base import Namespace, Sender
+from kombu_paired.namespaces.base import Namespace
 from kombu_paired.options import PairedNamespaceOptions
+from kombu_paired.pairing.call import Call
 from kombu_paired.pairing.circuit import CircuitState, EntityCircuits, Transition
 from kombu_paired.pairing.doubts import Doubts
-from kombu_paired.pairing.link_pool import BacklogSender, SenderPool
+from kombu_paired.pairing.link_pool import Lent, LinkPool
 from kombu_paired.pairing.pinger import Pinger
 from kombu_paired.pairing.reach import GLANCE, NamespaceReach, Wait
+from kombu_paired.pairing.retrying import Patience, on_a_living_link
 from kombu_paired.pairing.rotation import BacklogRotation
 from kombu_paired.pairing.stranded import Stranded, StrandedMessages
 
@@ -52,11 +54,11 @@ __all__ = ("Pairing", "inherit", "shared")
 
 logger = logging.getLogger("kombu_paired.pairing")  # the name that settings of logs know
 
+Answer = TypeVar("Answer")
+
 #: Part of ``send_timeout`` that a primary has for a declaration when the last that is known of it is a failure: Kombu
 #: has napped before, and the send that follows has a time limit, too.
 SECOND_LOOK = 0.5
-#: Waits that a namespace gets that says it is busy, before the message is diverted.
-THROTTLE_WAITS = 3
 #: How often a call looks again at namespaces that have both failed it, while the one it tried first may be back.
 LOOKS = 2
 #: Seconds after which a namespace that failed may have come back.
@@ -81,29 +83,6 @@ class _Lost(NamedTuple):
     at: float
     entity: Entity
     failure: NamespaceFailure
-
-
-@dataclass(slots=True)
-class _Call:
-    """One message on its way.
-
-    Attributes:
-        message: as the application sends it.
-        started: when (seconds since 1970, UTC).
-        deadline: when the call must be over.
-        maybe_stored: a namespace may have the message by now, so that every copy from here on is marked.
-        primary, secondary: when its last try there began; None if it had none.
-        primary_naps, secondary_naps: how often it waited for one that was busy.
-    """
-
-    message: Message
-    started: float
-    deadline: Deadline
-    maybe_stored: bool = False
-    primary: float | None = None
-    secondary: float | None = None
-    primary_naps: int = 0
-    secondary_naps: int = 0
 
 
 class Pairing:
@@ -149,7 +128,6 @@ class Pairing:
         self.closed = False
         self._clock = clock
         self._wall_clock = wall_clock
-        self._sleep = sleep
         self._when_closing: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._is_closing = False
@@ -157,8 +135,10 @@ class Pairing:
         longest = 2 * options.send_timeout
         self._primary_reach = NamespaceReach(longest, clock, wait=wait)
         self._secondary_reach = NamespaceReach(longest, clock, known=False, wait=wait)
-        self._senders = SenderPool(primary.sender)
-        self._backlog_senders = SenderPool(lambda: BacklogSender(secondary.sender()))
+        self._links = LinkPool(primary.sender)
+        self._backlog_links = LinkPool(secondary.sender)
+        self._primary_patience = Patience(primary.side, options.throttle_wait, sleep, self._tell_of_wait)
+        self._secondary_patience = Patience(secondary.side, options.throttle_wait, sleep)
         self._pinger = Pinger(self._ping, options.ping_interval, name=f"kombu-paired-ping-{name}", clock=clock)
         self._last_failure: NamespaceFailure | None = None
         self._stranded = StrandedMessages(self._send_stranded, longest, name)
@@ -270,14 +250,14 @@ class Pairing:
                 return
             self._is_closing = True
         if not self._stranded.close(LAST_TRY):  # nobody is there to say goodbye to
-            self._senders.drop_idle()
-            self._backlog_senders.drop_idle()
+            self._links.drop_idle()
+            self._backlog_links.drop_idle()
         self.closed = True
         for stop in self._when_closing:
             stop()
         self._pinger.close()
-        self._senders.close()
-        self._backlog_senders.close()
+        self._links.close()
+        self._backlog_links.close()
         self.primary.close()
         self.secondary.close()
         self.emit(EventKind.CLOSED)
@@ -361,7 +341,7 @@ class Pairing:
                 self._sent(message, started)
             elif failure.kind.counts:
                 deadline = Deadline(2 * timeout, self._clock)
-                self._failed(_Call(message, started, deadline, failure.maybe_stored, tried), failure)
+                self._failed(Call(message, started, deadline, failure.maybe_stored, tried), failure)
             else:
                 alone.append(message)
         return alone
@@ -390,24 +370,23 @@ class Pairing:
         began, timeout = self._clock(), self.options.send_timeout
         seconds = timeout * (SECOND_LOOK if self._primary_reach.has_failed else 1.0)
         seconds = min(seconds, self._left_of_call(began, reserved=timeout / 2))  # that is for the message
-        sender: Sender = self._senders.take()
         try:
-            answer = self._reaching_primary(
-                lambda left: sender.declare_one(declaration, self.book, left), sender, seconds
-            )
+            with self._links.lend() as lent:
+                answer = self._reaching_primary(
+                    lambda deadline: lent.sender.declare_one(declaration, self.book, deadline.left),
+                    lent,
+                    Deadline(seconds, self._clock),
+                )
         except NamespaceFailure as failure:
             took = self._clock() - began
             if failure.kind is FailureKind.TIMEOUT:
                 self._primary_reach.failed(failure, took)  # so that the publish that follows need not wait again
             if failure.kind.counts:
-                sender.drop()
                 self._spend_in_vain(began)
                 return None
-            self._senders.give_back(sender)
             raise self._as_raised(failure) from failure.cause
         if declaration.is_question:
             self._primary_reach.undecided()  # a virtual transport answers without asking the broker
-        self._senders.give_back(sender)
         return answer
 
     def require_sendable(self, *, may_wait: bool = True) -> None:
@@ -457,10 +436,10 @@ class Pairing:
             return False
         return self._primary_reach.fresh_failure is not None or bool(self.circuits.failed_over())
 
-    def _call(self, message: Message) -> _Call:
+    def _call(self, message: Message) -> Call:
         deadline = Deadline(self._left_of_call(self._clock()), self._clock)
         self._in_vain.last = None
-        return _Call(message, self._wall_clock(), deadline, maybe_stored=self._doubts.take(message))
+        return Call(message, self._wall_clock(), deadline, maybe_stored=self._doubts.take(message))
 
     def _spend_in_vain(self, began: float) -> None:
         """This thread has opened or declared in vain since then: it was for the message that follows."""
@@ -476,7 +455,7 @@ class Pairing:
         timeout = self.options.send_timeout
         return max(2 * timeout - (now - self._call_began(now)) - reserved, timeout / 4)
 
-    def _send(self, call: _Call) -> None:
+    def _send(self, call: Call) -> None:
         message = call.message
         if self._is_worth_nothing_later(message):
             self._send_transient(call)
@@ -493,9 +472,9 @@ class Pairing:
     def _send_stranded(self, stranded: Stranded, seconds: float) -> None:
         self._require_open()
         deadline = Deadline(seconds, self._clock)
-        self._send(_Call(stranded.message, self._wall_clock(), deadline, stranded.maybe_stored))
+        self._send(Call(stranded.message, self._wall_clock(), deadline, stranded.maybe_stored))
 
-    def _send_transient(self, call: _Call) -> None:
+    def _send_transient(self, call: Call) -> None:
         message = call.message
         silence = self._primary_reach.silence
         failure = silence or self._try_primary(call, call.deadline.left / 2)
@@ -515,7 +494,7 @@ class Pairing:
             f"{self.primary.label} is away, and a transient message to {entity.path!r} is worth nothing later"
         )
 
-    def _failed(self, call: _Call, failure: NamespaceFailure) -> None:
+    def _failed(self, call: Call, failure: NamespaceFailure) -> None:
         """The primary did not take the message: divert it, or raise."""
         self._raise_what_diverting_would_hide(failure)
         entity = call.message.entity
@@ -541,7 +520,7 @@ class Pairing:
         if self.anyone_wants(EventKind.SENT):
             self._emit_message(EventKind.SENT, message, started, route="primary", doubt=doubt)
 
-    def _try_primary(self, call: _Call, seconds: float, *, sharing: bool = False) -> NamespaceFailure | None:
+    def _try_primary(self, call: Call, seconds: float, *, sharing: bool = False) -> NamespaceFailure | None:
         """Send to the primary; the failure that remains after what its kind allows to try again.
 
         Arguments:
@@ -553,102 +532,97 @@ class Pairing:
         if known is not None and sharing:
             return known
         failure = known or self._attempt(call, part)
-        has_declared = False
-        while failure is not None:
-            if failure.kind.response is Response.WAIT and call.primary_naps < THROTTLE_WAITS:
-                call.primary_naps += 1
-                logger.warning("%s; waiting %g s", failure, self.options.throttle_wait)
-                self._nap(part)
-            elif failure.kind.response is Response.DECLARE and not has_declared and self._can_declare(call.message):
-                has_declared = True
-            else:
-                break
-            failure = self._primary_reach.verdict(part.left / 2) or self._attempt(call, part)
+        if failure is not None:
+            failure = self._try_primary_again(call, part, failure)
         call.primary = began
         return failure
 
-    def _nap(self, deadline: Deadline) -> None:
-        deadline.postpone(self.options.throttle_wait)
-        self._sleep(self.options.throttle_wait)
+    def _try_primary_again(self, call: Call, part: Deadline, failure: NamespaceFailure) -> NamespaceFailure | None:
+        """What remains of a failure: a missing entity is declared, once, and a busy namespace is waited for."""
+        has_declared = False
 
-    def _can_declare(self, message: Message) -> bool:
-        return bool(self.book.for_entity(message.entity))
+        def again() -> NamespaceFailure | None:
+            return self._primary_reach.verdict(part.left / 2) or self._attempt(call, part)
+
+        def attempt() -> NamespaceFailure | None:
+            return declaring(again())
+
+        def declaring(found: NamespaceFailure | None) -> NamespaceFailure | None:
+            nonlocal has_declared
+            if found is None or found.kind.response is not Response.DECLARE:
+                return found
+            if has_declared or not self.book.for_entity(call.message.entity):
+                return found
+            has_declared = True
+            return again()
+
+        return self._primary_patience.outwait(declaring(failure), attempt, call, part)
+
+    def _tell_of_wait(self, failure: NamespaceFailure) -> None:
+        logger.warning("%s; waiting %g s", failure, self.options.throttle_wait)
 
     def _declarations_for(self, message: Message) -> tuple[Declaration, ...]:
         """What the message needs at home, and then its answer."""
         reply_to = str(message.properties.get("reply_to") or "")
         return (*self.book.for_entity(message.entity), *self.book.for_reply(reply_to))
 
-    def _attempt(self, call: _Call, deadline: Deadline) -> NamespaceFailure | None:
-        sender: Sender = self._senders.take()
+    def _attempt(self, call: Call, deadline: Deadline) -> NamespaceFailure | None:
         message = marked_maybe_duplicate(call.message) if call.maybe_stored else call.message
         entity = message.entity
 
-        def attempt(left: float) -> None:
-            until = self._clock() + left
-            sender.ensure_declared(entity, self.book, left)
-            sender.send(message, max(until - self._clock(), LEAST))
+        def attempt(deadline: Deadline) -> None:
+            try:
+                lent.sender.ensure_declared(entity, self.book, deadline.left)
+                lent.sender.send(message, deadline.left)
+            except NamespaceFailure:
+                lent.sender.forget_declared(entity)
+                raise
 
         try:
-            self._reaching_primary(attempt, sender, deadline.left)
+            with self._links.lend() as lent:
+                self._reaching_primary(attempt, lent, deadline)
         except NamespaceFailure as failure:
             call.maybe_stored = call.maybe_stored or failure.maybe_stored
-            if failure.kind.counts:
-                sender.drop()
-            else:
-                sender.forget_declared(entity)
-                self._senders.give_back(sender)
             return failure
         self._primary_reach.reached()
-        self._senders.give_back(sender)
         return None
 
     def _attempt_together(self, messages: Sequence[Message]) -> list[NamespaceFailure | None]:
-        sender: Sender = self._senders.take()
         began = self._clock()
 
-        def attempt(left: float) -> list[NamespaceFailure | None]:
-            deadline = Deadline(left, self._clock)
+        def attempt(deadline: Deadline) -> list[NamespaceFailure | None]:
             for entity in {message.entity for message in messages}:
-                sender.ensure_declared(entity, self.book, deadline.left)
-            return sender.send_batch(messages, deadline.left)
+                lent.sender.ensure_declared(entity, self.book, deadline.left)
+            return lent.sender.send_batch(messages, deadline.left)
 
-        try:
-            outcomes: list[NamespaceFailure | None] = self._reaching_primary(attempt, sender, self.options.send_timeout)
-        except NamespaceFailure as failure:  # before anything was sent
-            outcomes = [failure] * len(messages)
-        counted = [each for each in outcomes if each is not None and each.kind.counts]
-        if not counted:
-            self._primary_reach.reached()
-            self._senders.give_back(sender)
-            return outcomes
-        worst = next((each for each in counted if each.whole_namespace), counted[0])
-        self._learn(self._primary_reach, worst, self._clock() - began)
-        sender.drop()
-        return outcomes
-
-    def _reaching_primary(self, attempt: Callable[[float], Any], sender: Sender, seconds: float) -> Any:
-        """Do something on the primary within so many seconds.
-
-        An old connection may have died in its sleep. If it is sure that the broker saw nothing, that is no failure
-        yet: one try on a fresh connection follows.
-        """
-        began = self._clock()
-        until = began + self._primary_reach.worth(seconds)
-        may_be_dead = not sender.is_fresh
-        while True:
+        with self._links.lend() as lent:
             try:
-                return attempt(max(until - self._clock(), LEAST))
-            except NamespaceFailure as failure:
-                if not (may_be_dead and failure.kind is FailureKind.UNREACHABLE and not failure.maybe_stored):
-                    self._learn(self._primary_reach, failure, self._clock() - began)
-                    raise
-                may_be_dead = False
-                self._senders.drop_idle()
-            except BaseException:  # a time limit of the caller's own, say: nobody knows in which state the link is
-                self._primary_reach.undecided()
-                sender.drop()
-                raise
+                deadline = Deadline(self.options.send_timeout, self._clock)
+                outcomes = self._reaching_primary(attempt, lent, deadline)
+            except NamespaceFailure as failure:  # before anything was sent
+                outcomes = [failure] * len(messages)
+            counted = [each for each in outcomes if each is not None and each.kind.counts]
+            if not counted:
+                self._primary_reach.reached()
+                return outcomes
+            worst = next((each for each in counted if each.whole_namespace), counted[0])
+            self._learn(self._primary_reach, worst, self._clock() - began)
+            lent.drop()
+            return outcomes
+
+    def _reaching_primary(self, attempt: Callable[[Deadline], Answer], lent: Lent, deadline: Deadline) -> Answer:
+        """Do something on the primary, in as much time as that is worth now."""
+        began = self._clock()
+        if self._primary_reach.silence is not None:
+            deadline = deadline.part(GLANCE)
+        try:
+            return on_a_living_link(lent, attempt, deadline)
+        except NamespaceFailure as failure:
+            self._learn(self._primary_reach, failure, self._clock() - began)
+            raise
+        except BaseException:  # a time limit of the caller's own, say: nobody knows in which state the link is
+            self._primary_reach.undecided()
+            raise
 
     def _learn(self, reach: NamespaceReach, failure: NamespaceFailure, took: float) -> None:
         """What one failure says about the namespace as a whole."""
@@ -659,12 +633,12 @@ class Pairing:
         else:
             reach.reached()
         if failure.kind is FailureKind.UNREACHABLE:
-            pool = self._senders if reach is self._primary_reach else self._backlog_senders
+            pool = self._links if reach is self._primary_reach else self._backlog_links
             pool.drop_idle()
 
     # -- diverting ----------------------------------------------------------------------------------------------
 
-    def _divert(self, call: _Call, failure: NamespaceFailure | None) -> None:
+    def _divert(self, call: Call, failure: NamespaceFailure | None) -> None:
         """Send to a backlog queue, whichever takes it.
 
         If none does, each namespace that was not tried just now is tried again before the caller hears of it.
@@ -692,21 +666,21 @@ class Pairing:
         self._emit_message(EventKind.BACKLOG_UNAVAILABLE, call.message, call.started, failure=last, doubt=doubt)
         raise BacklogUnavailable(self._both(failure, last)) from last.cause
 
-    def _is_worth_a_try(self, call: _Call, tried: float | None) -> bool:
+    def _is_worth_a_try(self, call: Call, tried: float | None) -> bool:
         """It had no try, or one so long ago that the namespace may have come back, and there is time left."""
         return not call.deadline.is_over and (tried is None or self._clock() - tried > MOMENT)
 
-    def _leaving_a_glance(self, call: _Call) -> float:
+    def _leaving_a_glance(self, call: Call) -> float:
         """Seconds for one namespace. What remains is for the other one, which may have come back meanwhile."""
         left, timeout = call.deadline.left, self.options.send_timeout
         return min(left - min(GLANCE, timeout / 4, left / 2), timeout)
 
-    def _taken_after_all(self, call: _Call) -> None:
+    def _taken_after_all(self, call: Call) -> None:
         entity = call.message.entity
         self._note(entity, self.circuits.restored(entity), detail="by a message that it took")
         self._emit_message(EventKind.SENT, call.message, call.started, route="primary", doubt=call.maybe_stored)
 
-    def _try_secondary(self, call: _Call, why: NamespaceFailure | None) -> NamespaceFailure | None:
+    def _try_secondary(self, call: Call, why: NamespaceFailure | None) -> NamespaceFailure | None:
         """Store it in the backlog; the failure if that is not possible."""
         reach, began, timeout = self._secondary_reach, self._clock(), self.options.send_timeout
         seconds = call.deadline.left if call.primary is None else self._leaving_a_glance(call)
@@ -716,7 +690,8 @@ class Pairing:
             part = part.part(reach.worth(part.left))
             try:
                 if not self.backlog_queue_count:
-                    last = self._patiently(partial(self._find_backlog_queues, part), part, call)
+                    find = partial(self._find_backlog_queues, part)
+                    last = self._secondary_patience.outwait(find(), find, call, part)
                 last = last or self._divert_by(part, call, why)
             except BaseException:
                 reach.undecided()
@@ -724,25 +699,16 @@ class Pairing:
         call.secondary = began
         return last
 
-    def _divert_by(self, deadline: Deadline, call: _Call, why: NamespaceFailure | None) -> NamespaceFailure | None:
+    def _divert_by(self, deadline: Deadline, call: Call, why: NamespaceFailure | None) -> NamespaceFailure | None:
         """Try backlog queues until one takes the message; else the last failure."""
-        backlog: BacklogSender = self._backlog_senders.take()
-        try:
-            last = self._store_somewhere(deadline, backlog, call, why)
-        except MessageTooLarge:
-            self._backlog_senders.give_back(backlog)
-            raise
-        except BaseException:
-            backlog.drop()
-            raise
-        if last is not None and last.kind.counts:
-            backlog.drop()
-        else:
-            self._backlog_senders.give_back(backlog)
+        with self._backlog_links.lend() as lent:
+            last = self._store_somewhere(deadline, lent, call, why)
+            if last is not None and last.kind.counts:
+                lent.drop()
         return last
 
     def _store_somewhere(
-        self, deadline: Deadline, backlog: BacklogSender, call: _Call, why: NamespaceFailure | None
+        self, deadline: Deadline, lent: Lent, call: Call, why: NamespaceFailure | None
     ) -> NamespaceFailure | None:
         diversion = Diversion(
             first_attempt=call.started,
@@ -755,19 +721,20 @@ class Pairing:
         tried: list[str] = []
         rejected_by: list[str] = []
         while True:
-            backlog.queue = self.rotation.pick(backlog.queue, tried)
-            if backlog.queue is None or (tried and deadline.is_over):
+            lent.queue = self.rotation.pick(lent.queue, tried)
+            if lent.queue is None or (tried and deadline.is_over):
                 return last or self._no_backlog_queue()
             diversion = replace(diversion, maybe_duplicate=call.maybe_stored)
-            stored = self._for_backlog(call.message, backlog.queue, diversion)
-            last = self._patiently(partial(self._store, backlog, stored, deadline), deadline, call)
+            stored = self._for_backlog(call.message, lent.queue, diversion)
+            store = partial(self._store, lent, stored, deadline)
+            last = self._secondary_patience.outwait(store(), store, call, deadline)
             if last is None:
-                self._diverted(stored, call.message, backlog.queue, diversion, why)
+                self._diverted(stored, call.message, lent.queue, diversion, why)
                 return None
-            tried.append(backlog.queue)
+            tried.append(lent.queue)
             call.maybe_stored = call.maybe_stored or last.maybe_stored
             if last.kind is FailureKind.REJECTED:
-                rejected_by.append(backlog.queue)
+                rejected_by.append(lent.queue)
             if len(rejected_by) == 2:  # it is the message's fault and not the queues'
                 for queue in rejected_by:
                     self.rotation.readmit(queue)
@@ -795,42 +762,21 @@ class Pairing:
                 f"accepts {limit}"
             )
 
-    def _patiently(
-        self, attempt: Callable[[], NamespaceFailure | None], deadline: Deadline, call: _Call
-    ) -> NamespaceFailure | None:
-        """Wait a few times for a secondary that says it is busy."""
-        while True:
-            failure = attempt()
-            if failure is None or failure.kind is not FailureKind.THROTTLED or call.secondary_naps == THROTTLE_WAITS:
-                return failure
-            call.secondary_naps += 1
-            self._nap(deadline)
-
-    def _store(self, backlog: BacklogSender, stored: Message, deadline: Deadline) -> NamespaceFailure | None:
+    def _store(self, lent: Lent, stored: Message, deadline: Deadline) -> NamespaceFailure | None:
         """One try on one backlog queue; a failure that is the queue's own pulls it."""
-        assert backlog.queue is not None
+        assert lent.queue is not None
         began = self._clock()
-        may_be_dead = not backlog.sender.is_fresh
-        while True:
-            try:
-                backlog.sender.send(stored, deadline.left)
-                break
-            except NamespaceFailure as failure:
-                if may_be_dead and not failure.maybe_stored and failure.kind is FailureKind.UNREACHABLE:
-                    may_be_dead = False
-                    self._backlog_senders.drop_idle()
-                    continue
-                self._learn(self._secondary_reach, failure, self._clock() - began)
-                if not failure.whole_namespace and failure.kind not in (
-                    FailureKind.UNAUTHORIZED,
-                    FailureKind.THROTTLED,
-                ):
-                    self._pull(backlog.queue, failure)
-                return failure
+        try:
+            on_a_living_link(lent, lambda deadline: lent.sender.send(stored, deadline.left), deadline)
+        except NamespaceFailure as failure:
+            self._learn(self._secondary_reach, failure, self._clock() - began)
+            if not failure.whole_namespace and failure.kind not in (FailureKind.UNAUTHORIZED, FailureKind.THROTTLED):
+                self._pull(lent.queue, failure)
+            return failure
         self._secondary_reach.reached()
-        if self.rotation.readmit(backlog.queue):
-            logger.info("pairing %s: backlog queue %s works again", self.name, backlog.queue)
-            self.emit(EventKind.BACKLOG_READMITTED, entity=backlog.queue)
+        if self.rotation.readmit(lent.queue):
+            logger.info("pairing %s: backlog queue %s works again", self.name, lent.queue)
+            self.emit(EventKind.BACKLOG_READMITTED, entity=lent.queue)
         return None
 
     def _pull(self, queue: str, failure: NamespaceFailure) -> None:

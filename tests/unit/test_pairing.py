@@ -29,8 +29,8 @@ from kombu_paired.namespaces.base import BacklogDepth, Namespace, Receiver, Send
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing import Pairing, stranded
 from kombu_paired.pairing.circuit import CircuitState
-from kombu_paired.pairing.pairing import THROTTLE_WAITS
 from kombu_paired.pairing.reach import FRESH
+from kombu_paired.pairing.retrying import THROTTLE_WAITS
 
 COUNTED = [kind for kind in FailureKind if kind.counts]
 
@@ -794,11 +794,11 @@ def test_a_sender_whose_declaration_failed_is_dropped(world: World, monkeypatch:
 def test_a_message_too_large_for_the_backlog_leaves_its_sender_to_the_next(world: World) -> None:
     world.primary.always = world.primary.failure(FailureKind.FAULT)
     world.send()
-    [idle] = world.pairing._backlog_senders._idle
+    [idle] = world.pairing._backlog_links._idle
     world.secondary.max_message_size = 10
     with pytest.raises(MessageTooLarge):
         world.send()
-    assert list(world.pairing._backlog_senders._idle) == [idle]
+    assert list(world.pairing._backlog_links._idle) == [idle]
 
 
 # -- opening ----------------------------------------------------------------------------------------------------------
