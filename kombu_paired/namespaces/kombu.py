@@ -23,6 +23,7 @@ from kombu.exceptions import EncodeError
 from kombu.exceptions import OperationalError as KombuOperationalError
 from kombu.utils.url import parse_url
 
+from kombu_paired import fork_locks  # noqa: F401 - its hook
 from kombu_paired.bounded import bounded
 from kombu_paired.declarations import Declaration, Entity
 from kombu_paired.errors import ConfigurationError, NamespaceFailure

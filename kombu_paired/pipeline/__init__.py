@@ -1,7 +1,7 @@
 """The pipeline: from the journals of a fleet to tables of what an outage did, a page for people, and money.
 
-Everything here but the pure rooms runs on Spark, which is imported where it is used. Of the rest of the package it knows
-the events alone, and the form of their lines; nothing of a pairing.
+Everything here but the pure rooms runs on Spark, which is imported where it is used. Of the rest of the package it
+knows the events alone, and the form of their lines; nothing of a pairing.
 
 ====================  ======================================================================================
 reading               ``reading`` finds journals and reads events; what is none is counted and kept.

@@ -9,7 +9,9 @@ import re
 import socket
 import threading
 import time
+from contextlib import ExitStack
 
+import kombu.transport.redis
 import pytest
 from celery import Celery, current_task
 from celery.apps.worker import Worker
@@ -19,6 +21,7 @@ from celery.worker.pidbox import gPidbox
 from celery.worker.worker import WorkController
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.exceptions import OperationalError
+from kombu.utils.objects import cached_property
 
 from kombu_paired import transport
 from kombu_paired.errors import PrimaryUnavailable
@@ -285,3 +288,30 @@ def test_a_child_needs_no_lock_that_a_thread_of_its_parent_held(monkeypatch):
     found.set()
     caller.join()
     assert code == 0
+
+
+@pytest.mark.parametrize("owner", [Connection, kombu.transport.redis.Channel, Celery])
+def test_a_child_can_ask_kombu_and_celery_for_what_a_thread_of_its_parent_was_asking_for(owner):
+    """Each look at a ``cached_property`` of theirs takes a lock."""
+    properties = [each for each in vars(owner).values() if isinstance(each, cached_property)]
+    assert properties
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        with ExitStack() as locks:
+            for each in properties:
+                locks.enter_context(each.lock)
+            held.set()
+            over.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    is_free = multiprocessing.get_context("fork").Process(
+        target=lambda: os._exit(sum(not each.lock.acquire(timeout=1) for each in properties))
+    )
+    is_free.start()
+    is_free.join(10)
+    over.set()
+    holder.join()
+    assert is_free.exitcode == 0
