@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from kombu_paired.namespaces.servicebus.address import Address
 from kombu_paired.testing import Kind
@@ -25,6 +26,7 @@ _LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(?P<title>.+?) *$", re.M)
 _HOST = re.compile(r"(?P<scheme>amqp|redis)://(?P<host>main|spare)-broker[^\"'\s;]*")
 _NAMESPACE = re.compile(r"azureservicebus://[^\"'\s]*@contoso(?P<spare>-dr)?(?![\w-])[^\"'\s;]*")
+_LOCAL_BROKER = re.compile(r"local_broker\(\"(?P<kind>\w+)\"\)")
 _CONNECTION_STRING = re.compile(r"Endpoint=sb://contoso(?P<spare>-dr)?\.[^\"']*")
 
 
@@ -46,6 +48,9 @@ class Block:
         """The broker that it is about."""
         if _NAMESPACE.search(self.text) or _CONNECTION_STRING.search(self.text):
             return "azureservicebus"
+        local = _LOCAL_BROKER.search(self.text)
+        if local is not None:
+            return cast(Kind, local["kind"])
         found = _HOST.search(self.text)
         return "redis" if found and found["scheme"] == "redis" else "amqp"
 

@@ -12,12 +12,12 @@ from collections import defaultdict
 from dataclasses import MISSING, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from celery.utils.dispatch import Signal
 
-from kombu_paired import errors, message
+from kombu_paired import errors, message, testing
 from kombu_paired.contrib import celery as contrib
 from kombu_paired.emulator import command, faults
 from kombu_paired.errors import ConfigurationError
@@ -346,3 +346,16 @@ def test_the_battle_is_the_one_of_the_documents():
     assert promises == set(re.findall(r'Broken\("(\w+)"', Path(judge.__file__).read_text()))
     assert explanations == {rule.__name__ for rule in rules.RULES}
     assert pairs == set(plan.PAIRS)
+
+
+# -- brokers for the tests of others ----------------------------------------------------------------------------------
+
+
+def test_the_local_brokers_are_those_of_the_code():
+    text = (DOCS / "testing.md").read_text().partition("## Outages in your own tests")[2]
+    kinds, methods = text.partition("| method |")[0], text[text.index("| method |") :]
+    assert {code(row["kind"])[0] for row in table(kinds)} == set(get_args(testing.Kind))
+    documented = {name for row in table(methods) for name in code(row["method"])}
+    public = {name for name, each in vars(testing.LocalBroker).items() if callable(each) and not name.startswith("_")}
+    assert documented == public
+    assert {"local_broker", "local_broker_missing", "BrokerMissing", "BrokerFailed", "spawn"} <= set(testing.__all__)
