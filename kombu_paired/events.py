@@ -12,17 +12,7 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-__all__ = (
-    "JOURNAL_FIELDS",
-    "JOURNAL_VERSION",
-    "ORPHANED",
-    "Event",
-    "EventKind",
-    "EventStream",
-    "JournalField",
-    "Listener",
-    "everywhere",
-)
+__all__ = ("Event", "EventKind", "EventStream", "Listener", "everywhere")
 
 logger = logging.getLogger(__name__)
 
@@ -127,51 +117,3 @@ class EventStream:
 
 #: Listeners of every pairing of the process, present and to come.
 everywhere = EventStream()
-
-
-#: Version of the journal's lines; a reader refuses one that it does not know.
-JOURNAL_VERSION = 1
-#: Seconds after its hour in which a journal that is still open has lost its writer: a living one closes it at the hour.
-ORPHANED = 7200.0
-
-
-@dataclass(frozen=True)
-class JournalField:
-    """One field of a journal's line.
-
-    Attributes:
-        name: its key in the line's JSON object.
-        type: ``integer`` (64 bits), ``number`` (double), ``text`` or ``boolean``.
-        required: it is in every line; the others are left out where they say nothing.
-        meaning: what it says, and in which unit.
-    """
-
-    name: str
-    type: str
-    required: bool
-    meaning: str
-
-
-#: The fields of a line, in their order. The journal writes them and the pipeline's schema is made from them.
-JOURNAL_FIELDS: tuple[JournalField, ...] = (
-    JournalField("v", "integer", True, "version of the line's format"),
-    JournalField("time", "integer", True, "when it happened: microseconds since 1970, UTC"),
-    JournalField(
-        "first_attempt", "integer", False, "when the application sent the message: microseconds since 1970, UTC"
-    ),
-    JournalField("host", "text", True, "name of the host that wrote the line"),
-    JournalField("pid", "integer", True, "its process"),
-    JournalField("seq", "integer", True, "number of the line in that process, from 1, without holes"),
-    JournalField("event", "text", True, "the value of an EventKind"),
-    JournalField("pairing", "text", True, "the primary's name"),
-    JournalField(
-        "entity", "text", False, "the entity's path; the backlog queue for events of the rotation and the syphon"
-    ),
-    JournalField("message_id", "text", False, "of the message"),
-    JournalField("route", "text", False, "primary, or backlog/<i>"),
-    JournalField("bytes", "integer", False, "size of the message"),
-    JournalField("failure", "text", False, "the value of a FailureKind"),
-    JournalField("ms", "number", False, "milliseconds that the step took"),
-    JournalField("maybe_duplicate", "boolean", False, "the primary may have stored the message besides"),
-    JournalField("detail", "text", False, "a sentence, without secrets"),
-)

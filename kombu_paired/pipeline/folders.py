@@ -10,17 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from kombu_paired.events import ORPHANED
-from kombu_paired.pipeline.tail import CHUNK, COPY, DAMAGE, FORMS, Offsets, Place, forms_of, opened
+from kombu_paired.journal.format import COMPRESSED, ENDINGS, FORMS, ORPHANED, PART, stem_of
+from kombu_paired.pipeline.tail import CHUNK, COPY, DAMAGE, Offsets, Place, forms_of, opened
 
-__all__ = ("ENDINGS", "Folders", "Look")
+__all__ = ("Folders", "Look")
 
-#: What the names of journals that can be watched end in. A table in Parquet does not grow.
-ENDINGS = (".jsonl", ".jsonl.part", ".jsonl.gz", ".json.gz", ".jsonl.zst")
-COMPRESSED = (".gz", ".zst")
 BLANK = b" \t\r\n"
 #: Seconds for which a closed file has not changed when its last line, without an end, counts as a line: it may be
-#: that somebody copies it right now. A ``.part`` has :data:`~kombu_paired.events.ORPHANED`.
+#: that somebody copies it right now. A ``.part`` has :data:`~kombu_paired.journal.format.ORPHANED`.
 SETTLED = 10.0
 #: Bytes, not compressed, that are looked at in one go, so that the first rows of a large past come soon.
 LOOK = 1 << 30
@@ -132,7 +129,7 @@ class Folders:
         """Nobody will add to it."""
         if path.name.endswith(COMPRESSED):
             return True
-        patience = ORPHANED if path.name.endswith(".part") else SETTLED
+        patience = ORPHANED if path.name.endswith(PART) else SETTLED
         return self._clock() - seen.changed / 1e9 > patience
 
     # -- listing ------------------------------------------------------------------------------------------------------
@@ -179,21 +176,13 @@ class Folders:
         beside.replace(self._memory)
 
 
-def _stem(name: str) -> str:
-    """A name without what changes in a journal's life."""
-    for form in FORMS:
-        if form and name.endswith(".jsonl" + form):
-            return name.removesuffix(form)
-    return name
-
-
 def _key(path: Path) -> tuple[str, str]:
     """What names a file in the offsets."""
-    return str(path.parent), _stem(path.name)
+    return str(path.parent), stem_of(path.name)
 
 
 def _age(path: Path) -> int:
-    form = path.name.removeprefix(_stem(path.name))
+    form = path.name.removeprefix(stem_of(path.name))
     return FORMS.index(form)
 
 

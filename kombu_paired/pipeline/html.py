@@ -46,7 +46,7 @@ STAGE_WORDS = {
 PROBLEMS = {
     "truncated": "lines that end in the middle: a process was killed while it wrote",
     "malformed": "lines that are no events",
-    "unknown_version": "lines of another version of the format: read them with a newer kombu-paired",
+    "unknown_version": "lines of a later version of the format: update kombu-paired to read them",
     "empty": "files without a line",
     "unreadable": "files that cannot be read, or end too early: nothing of them is in this report",
     "missing_events": "events that are missing in a process's numbers: what they said is not in this report",

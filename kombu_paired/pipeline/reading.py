@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kombu_paired.events import JOURNAL_VERSION
+from kombu_paired.journal.format import ENDINGS, GZIP, JOURNAL_VERSION, known_events
 from kombu_paired.pipeline.costs import LOCK_MS
 from kombu_paired.pipeline.schema import (
     CORRUPT,
@@ -26,14 +26,12 @@ from kombu_paired.pipeline.schema import (
     REQUIRED,
     accepted_schema,
     journal_schema,
-    known_events,
     lines_schema,
 )
 from kombu_paired.pipeline.storing import write
 
 __all__ = ("Journals", "NoJournals", "accepted", "find_journals", "judged", "read_events", "rejected", "write_events")
 
-LINES = (".jsonl", ".jsonl.part", ".jsonl.gz", ".json.gz", ".jsonl.zst")
 PARQUET = (".parquet",)
 #: A time outside of the years 1970 to 9999 is no time; sums of the others cannot overflow.
 LATEST = 253_402_300_799_999_999
@@ -93,7 +91,7 @@ def find_journals(spark: SparkSession, paths: Sequence[str], *, beside: str | No
                 _sort_local(file, found)
     if not found.count:
         raise NoJournals(
-            f"no journal at {', '.join(paths)}: looked for files that end in {', '.join(LINES + PARQUET)}. "
+            f"no journal at {', '.join(paths)}: looked for files that end in {', '.join(ENDINGS + PARQUET)}. "
             "A process writes its journal to the folder that its transport option 'journal' names"
         )
     return found
@@ -111,7 +109,7 @@ def _walk(path: Path, left_out: Path | None) -> Iterator[Path]:
         return
     for folder, folders, files in os.walk(path):
         folders[:] = sorted(each for each in folders if Path(folder, each).absolute() != left_out)
-        yield from (Path(folder, each) for each in sorted(files) if each.endswith(LINES + PARQUET))
+        yield from (Path(folder, each) for each in sorted(files) if each.endswith(ENDINGS + PARQUET))
 
 
 def _sort_local(file: Path, found: Journals) -> None:
@@ -128,7 +126,7 @@ def _sort_local(file: Path, found: Journals) -> None:
 
 
 def _is_empty(file: Path) -> bool:
-    opened = gzip.open if file.name.endswith(".gz") and file.stat().st_size else open
+    opened = gzip.open if file.name.endswith(GZIP) and file.stat().st_size else open
     with opened(file, "rb") as content:
         return not any(chunk.strip(b" \t\r\n") for chunk in iter(lambda: content.read(4096), b""))
 
@@ -138,7 +136,7 @@ def _sort_remote(spark: SparkSession, path: str, found: Journals) -> None:
     for (place,) in listing.orderBy("path").toLocalIterator():
         if place.endswith(PARQUET):
             found.parquet.append(place)
-        elif place.endswith(LINES):
+        elif place.endswith(ENDINGS):
             found.lines.append(place)
 
 
@@ -205,21 +203,22 @@ def judged(lines: DataFrame, file: Column | None = None) -> DataFrame:
 
     Returns:
         The fields of an event, with ``ms`` where a table asks for it. Of a line that is none, ``event``
-        is ``rejected``, and there are ``file`` (a URL), ``problem`` (``truncated``, ``malformed`` or
-        ``unknown_version``) and ``line``, its text.
+        is ``rejected``, and there are ``file`` (a URL), ``problem`` (``truncated``, ``malformed`` or, where a later
+        version of the package wrote it, ``unknown_version``) and ``line``, its text.
     """
     text = F.trim(CORRUPT)
     is_torn = text.startswith("{") & ~text.endswith("}")
     is_incomplete = functools.reduce(Column.__or__, (F.col(name).isNull() for name in REQUIRED))
     is_absurd = ~(
-        F.col("time").between(0, LATEST)
+        (F.col("v") >= 1)
+        & F.col("time").between(0, LATEST)
         & F.coalesce("first_attempt", F.lit(0)).between(0, LATEST)
         & (F.col("seq") >= 1)
         & F.coalesce("bytes", F.lit(0)).between(0, LARGEST)
     )
     problem = (
-        F.when(F.col(CORRUPT).isNotNull(), F.when(is_torn, "truncated").otherwise("malformed"))
-        .when(F.col("v") != JOURNAL_VERSION, "unknown_version")
+        F.when(F.col("v") > JOURNAL_VERSION, "unknown_version")  # whatever else is in it, nobody here can judge it
+        .when(F.col(CORRUPT).isNotNull(), F.when(is_torn, "truncated").otherwise("malformed"))
         .when(is_incomplete | is_absurd | ~F.col("event").isin(*known_events()), "malformed")
     )
     is_event = F.col("problem").isNull()

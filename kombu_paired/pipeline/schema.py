@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructField, StructType
 
-from kombu_paired.events import JOURNAL_FIELDS, EventKind
+from kombu_paired.journal.format import JOURNAL_FIELDS
 
 __all__ = (
     "CORRUPT",
@@ -50,8 +50,3 @@ def accepted_schema() -> StructType:
     """The working table: the fields of an event; of a rejected line ``file``, ``problem`` and ``line``, its text."""
     columns = [each for each in journal_schema().fields if each.name in EVENT_FIELDS]
     return StructType([*columns, *(StructField(name, StringType()) for name in ("file", "problem", "line"))])
-
-
-def known_events() -> tuple[str, ...]:
-    """The values of ``event`` that this version of the package writes."""
-    return tuple(kind.value for kind in EventKind)

@@ -23,10 +23,11 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from kombu_paired.journal.format import FORMS, GZIP, ZSTANDARD
+
 __all__ = (
     "COPY",
     "DAMAGE",
-    "FORMS",
     "JournalSource",
     "Offsets",
     "Place",
@@ -44,8 +45,6 @@ AT_ONCE = 10_000
 CHUNK = 1 << 20
 #: What reading a damaged file raises.
 DAMAGE = (OSError, EOFError, ValueError, zlib.error)
-#: What a journal's name ends in, besides ``.jsonl``, one after the other of its life; the last that is there is read.
-FORMS = (".part", "", ".zst", ".gz")
 #: At the end of a name in the offsets: this very file, which is there beside another form of itself.
 COPY = "/"
 
@@ -147,9 +146,9 @@ def _pieces(start: Offsets, end: Offsets) -> Iterator[Piece]:
 
 def opened(path: Path) -> BinaryIO:
     """A file's content, not compressed."""
-    if path.name.endswith(".gz"):
+    if path.name.endswith(GZIP):
         return cast(BinaryIO, gzip.open(path, "rb"))
-    if path.name.endswith(".zst"):
+    if path.name.endswith(ZSTANDARD):
         return cast(BinaryIO, io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd")))
     return path.open("rb")
 

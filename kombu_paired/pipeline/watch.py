@@ -24,7 +24,8 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
-from kombu_paired.pipeline.folders import ENDINGS, Folders, Look
+from kombu_paired.journal.format import ENDINGS
+from kombu_paired.pipeline.folders import Folders, Look
 from kombu_paired.pipeline.outages import GAP
 from kombu_paired.pipeline.prices import PriceSheet
 from kombu_paired.pipeline.reading import NoJournals, judged

@@ -22,7 +22,7 @@ from typing import Any
 
 from kombu import Connection
 
-from kombu_paired import journal
+from kombu_paired.journal import writer as journal
 from kombu_paired.testing import local_broker
 from tests.bench.bench_delay import make_app, seconds_of
 

@@ -35,6 +35,21 @@ def spark() -> Iterator:
         yield session
 
 
+@pytest.fixture
+def next_version(monkeypatch):
+    """The pipeline as it may be one day: the journal has one version more, in whose lines there may be a ``colour``."""
+    from kombu_paired.journal.format import JOURNAL_FIELDS, JOURNAL_VERSION, JournalField
+    from kombu_paired.pipeline import reading, schema
+
+    colour = JournalField("colour", "text", False, "what nobody said before")
+    event_fields = (*schema.EVENT_FIELDS, colour.name)
+    monkeypatch.setattr(schema, "JOURNAL_FIELDS", (*JOURNAL_FIELDS, colour))
+    monkeypatch.setattr(schema, "EVENT_FIELDS", event_fields)
+    monkeypatch.setattr(reading, "EVENT_FIELDS", event_fields)
+    monkeypatch.setattr(reading, "JOURNAL_VERSION", JOURNAL_VERSION + 1)
+    return JOURNAL_VERSION + 1
+
+
 @pytest.fixture(scope="session")
 def fleet_with_outages(spark, tmp_path_factory):
     from tests.pipeline.tables import RAN, made_of

@@ -186,6 +186,12 @@ def test_holes_in_the_journals_are_said_beside_the_balance():
     assert "have holes" not in page(facts(problems={"clock_skew": (7, 1, 2.5)}))
 
 
+def test_of_a_later_version_of_the_journal_the_page_says_that_kombu_paired_is_to_be_updated():
+    words = Reader(page(facts(problems={"unknown_version": (20, 1, None)}))).words()
+    assert "The journals have holes: 0 events missing, 20 lines or files unread." in words
+    assert "lines of a later version of the format: update kombu-paired to read them" in words
+
+
 def test_each_section_is_there_and_says_its_figures():
     words = Reader(page(facts())).words()
     for said in (

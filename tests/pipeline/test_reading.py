@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType
 from pyspark.testing import assertDataFrameEqual
 
-from kombu_paired.events import JOURNAL_FIELDS
+from kombu_paired.journal.format import JOURNAL_FIELDS, JOURNAL_VERSION, known_events
 from kombu_paired.pipeline import reading
 from kombu_paired.pipeline.reading import NoJournals, accepted, find_journals, read_events, rejected, write_events
-from kombu_paired.pipeline.schema import EVENT_FIELDS, REQUIRED, journal_schema, known_events
+from kombu_paired.pipeline.schema import EVENT_FIELDS, REQUIRED, journal_schema
 from tests.pipeline.writing import line, write
 
 
@@ -162,6 +162,15 @@ STRANGE = [
     (line(bytes=2**62), "malformed"),
     (line(v=2), "unknown_version"),
     ('{"v":2,"colour":"octarine"}', "unknown_version"),
+    (line(v=JOURNAL_VERSION + 1, event="entangled"), "unknown_version"),
+    (line(v=2**63 - 1, time="noon"), "unknown_version"),  # no business of this version
+    (f'{{"v":{JOURNAL_VERSION + 1},"tim', "truncated"),
+    (line(v=0), "malformed"),
+    (line(v=-1), "malformed"),
+    (line(v=2**63), "malformed"),
+    (line(v=1.0), "malformed"),
+    (line(v=True), "malformed"),
+    (line(v="2"), "malformed"),
 ]
 
 
@@ -175,6 +184,26 @@ def test_a_line_that_is_no_event_is_kept_with_its_file_and_what_is_wrong(spark, 
     assert lines.count() == len(STRANGE)
     assert rows[0].line == STRANGE[0][0]
     assert '"event":"teleported"' in rows[12].line
+
+
+def test_a_later_version_is_counted_apart_and_the_version_of_today_is_read(spark, tmp_path):
+    lines = [line(1), line(2, v=JOURNAL_VERSION + 1), line(3, v=JOURNAL_VERSION + 7, time="noon"), line(4)]
+    events, apart, _ = read(spark, tmp_path / "out", write(tmp_path / "a.jsonl", *lines))
+    assert numbers(events) == [1, 4]
+    assert [row.problem for row in apart.collect()] == ["unknown_version"] * 2
+
+
+def test_all_versions_up_to_the_readers_own_are_read_and_what_earlier_ones_lacked_is_null(
+    spark, tmp_path, next_version
+):
+    own, later = line(2, v=next_version, colour="octarine"), line(3, v=next_version + 1, colour="octarine")
+    write(tmp_path / "a.jsonl", *(line(1, v=each) for each in range(1, next_version)), own, later)
+    table = spark.read.json(str(write(tmp_path / "x", *EVENTS)), journal_schema()).drop("colour")
+    table.write.parquet(str(tmp_path / "table"))
+    events, apart, _ = read(spark, tmp_path / "out", tmp_path)
+    colours = sorted((row.seq, row.colour or "") for row in events.collect())
+    assert colours == [(1, "")] * next_version + [(2, ""), (2, "octarine"), (3, "")]
+    assert [row.problem for row in apart.collect()] == ["unknown_version"]
 
 
 def test_a_damaged_file_is_left_out_whole_and_the_others_are_read(spark, tmp_path):

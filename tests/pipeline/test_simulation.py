@@ -17,9 +17,10 @@ import pytest
 from click.testing import CliRunner
 
 from kombu_paired.cli import main
-from kombu_paired.events import JOURNAL_FIELDS, JOURNAL_VERSION, EventKind
+from kombu_paired.events import EventKind
 from kombu_paired.failures import FailureKind
-from kombu_paired.pipeline.simulation import OUTAGE_KINDS, Settings, simulate
+from kombu_paired.journal.format import JOURNAL_FIELDS, JOURNAL_VERSION
+from kombu_paired.pipeline.simulation import OUTAGE_KINDS, Settings, lines, simulate
 from kombu_paired.pipeline.simulation.lines import garbage, problem_of, torn
 from kombu_paired.pipeline.simulation.spool import Spool
 from kombu_paired.pipeline.simulation.truth import Happened, OutageTruth, message_row
@@ -613,8 +614,13 @@ def test_garbage_is_garbage_and_a_torn_line_is_truncated():
     [
         ({}, None),
         ({"v": 2}, "unknown_version"),
+        ({"v": JOURNAL_VERSION + 1, "time": "noon", "event": "entangled"}, "unknown_version"),
         ({"v": None}, "malformed"),
         ({"v": "1"}, "malformed"),
+        ({"v": 1.0}, "malformed"),
+        ({"v": True}, "malformed"),
+        ({"v": 0}, "malformed"),
+        ({"v": 2**63}, "malformed"),
         ({"time": 1.5}, "malformed"),
         ({"time": 2**63}, "malformed"),
         ({"seq": None}, "malformed"),
@@ -627,6 +633,13 @@ def test_garbage_is_garbage_and_a_torn_line_is_truncated():
 def test_what_is_wrong_with_a_line(changes, problem):
     line = {"v": 1, "time": 1, "host": "h", "pid": 1, "seq": 1, "event": "sent", "pairing": "main", **changes}
     assert problem_of(json.dumps(line).encode()) == problem
+
+
+def test_a_line_of_an_earlier_version_is_an_event(monkeypatch):
+    monkeypatch.setattr(lines, "JOURNAL_VERSION", JOURNAL_VERSION + 1)
+    line = {"time": 1, "host": "h", "pid": 1, "seq": 1, "event": "sent", "pairing": "main"}
+    problems = [problem_of(json.dumps(line | {"v": version}).encode()) for version in range(JOURNAL_VERSION + 3)]
+    assert problems == ["malformed", *[None] * (JOURNAL_VERSION + 1), "unknown_version"]
 
 
 def test_the_spool_gives_back_what_it_got_from_memory_and_disk_in_order():

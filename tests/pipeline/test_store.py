@@ -137,6 +137,15 @@ def test_an_empty_store_has_no_rows(store):
     store.tidy(0)
 
 
+def test_what_an_earlier_version_kept_is_read(store, add, request):
+    add(0, 1)
+    request.getfixturevalue("next_version")
+    add(1, 2)
+    assert "colour" in accepted_schema().names
+    assert store.read().schema == accepted_schema()
+    assert numbers(store) == [1, 2]
+
+
 def test_a_batch_that_comes_again_is_kept_once(store, add):
     add(0, 1)
     add(0, 2)

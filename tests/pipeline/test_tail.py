@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kombu_paired.events import ORPHANED
+from kombu_paired.journal.format import ORPHANED
 from kombu_paired.pipeline import folders as of_folders
 from kombu_paired.pipeline import tail
 from kombu_paired.pipeline.folders import SETTLED, Folders

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from kombu_paired.cli import main
 from kombu_paired.cli import watch as cli_watch
-from kombu_paired.events import ORPHANED
+from kombu_paired.journal.format import ORPHANED
 from kombu_paired.pipeline import session
 from kombu_paired.pipeline.messages import messages, places
 from kombu_paired.pipeline.reading import NoJournals, accepted, find_journals, read_events, write_events
@@ -164,6 +164,14 @@ def test_a_line_is_judged_as_a_report_judges_it(spark, tmp_path):
     judgements = [sorted((row.file, row.problem) for row in each.where(~events).collect()) for each in (wanted, found)]
     assert judgements[0] == judgements[1]
     assert len(judgements[0]) == len(STRANGE)
+
+
+def test_lines_of_all_versions_are_judged_as_a_report_judges_them(spark, next_version):
+    texts = [line(v=each) for each in range(next_version + 2)] + [line(v=next_version, colour="octarine")]
+    found = parsed(spark.createDataFrame([("file:///a", text.encode()) for text in texts], "file string, line binary"))
+    judgements = [(row.problem, row.colour) for row in found.collect()]
+    read = [(None, None)] * next_version
+    assert judgements == [("malformed", None), *read, ("unknown_version", None), (None, "octarine")]
 
 
 # -- killed -----------------------------------------------------------------------------------------------------------

@@ -20,10 +20,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kombu_paired import events, journal
+from kombu_paired import events
 from kombu_paired.errors import ConfigurationError
-from kombu_paired.events import JOURNAL_FIELDS, JOURNAL_VERSION, Event, EventKind, EventStream
+from kombu_paired.events import Event, EventKind, EventStream
 from kombu_paired.journal import Journal, keep, kinds_of, line_of
+from kombu_paired.journal import writer as journal
+from kombu_paired.journal.format import JOURNAL_FIELDS, JOURNAL_VERSION
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.secrets import shown_options
 from tests.docs.reading import DOCS, code, section, table
@@ -695,6 +697,11 @@ PAGE = DOCS / "journal.md"
 def test_the_page_has_the_fields_of_the_contract():
     rows = table(section(PAGE, "What is in a line"))
     assert [name for row in rows for name in code(row["field"])] == [field.name for field in JOURNAL_FIELDS]
+
+
+def test_the_page_has_the_version():
+    [version, *_] = table(section(PAGE, "What is in a line"))
+    assert version == {"field": "`v`", "says": f"version of the format: {JOURNAL_VERSION}"}
 
 
 def test_the_page_has_every_event_and_its_level():

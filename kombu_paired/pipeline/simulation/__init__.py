@@ -2,7 +2,7 @@
 
 :func:`simulate` writes what the processes of a fleet would have written, outages and all, and beside it the rows that
 the tables ``messages``, ``outages`` and ``quality`` must then have. No Spark in it, and nothing of the rest of the
-package but the journal's fields.
+package but the journal's format.
 """
 
 from __future__ import annotations

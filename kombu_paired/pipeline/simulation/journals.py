@@ -10,36 +10,28 @@ import gzip
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 from operator import itemgetter
 from pathlib import Path
 
+from kombu_paired.journal.format import GZIP, JOURNAL_VERSION, JSON_LINES, PART, file_name
 from kombu_paired.pipeline.simulation.lines import garbage, problem_of, torn
 from kombu_paired.pipeline.simulation.packing import PackedFile, Packer
 from kombu_paired.pipeline.simulation.plan import HOUR, SECOND, Incarnation, Plan
 from kombu_paired.pipeline.simulation.settings import Settings
 
-__all__ = ("Journals", "Line", "file_name")
+__all__ = ("Journals", "Line")
 
 LINE_TIME = itemgetter(0)
 _FUTURE_LINES = 20
 _BINARY_LINES = 16
+#: What a line begins with, up to its time.
+_BEGIN = f'{{"v":{JOURNAL_VERSION},"time":'
+_BEGIN_OF_FUTURE = f'{{"v":{JOURNAL_VERSION + 1},"time":'
 
 
 #: An event before it has a number: time by the writer's clock, first attempt as a piece of JSON or nothing, and the
 #: rest of the line; None for a line that was lost.
 Line = tuple[int, str, "str | None"]
-
-
-def file_name(hour: int, process: Incarnation, opened: int) -> str:
-    """The name of a journal file without its ending.
-
-    Arguments:
-        hour: hours since 1970 by the clock of the process.
-        opened: when the file was opened, by the same clock.
-    """
-    stamp = datetime.fromtimestamp(hour * 3600, timezone.utc).strftime("%Y%m%dT%H")
-    return f"{stamp}-{process.host}-{process.pid}-{opened}"
 
 
 class _Count:
@@ -127,7 +119,7 @@ class Journals:
         count.written += len(kept)
         self.events += len(kept)
         who = f'"host":"{process.host}","pid":{process.pid},"seq":'
-        texts = [f'{{"v":1,"time":{time},{first}{who}{seq},{rest}\n' for seq, (time, first, rest) in kept]
+        texts = [f"{_BEGIN}{time},{first}{who}{seq},{rest}\n" for seq, (time, first, rest) in kept]
         if self._garbage:
             self._soil(texts, file.path.name)
         file.write("".join(texts).encode(errors="surrogateescape"))
@@ -152,8 +144,8 @@ class Journals:
             return found[1]
         if found is not None:
             self._close(process, *found)
-        ending = ".jsonl.part" if self._is_torn(process, hour) else ".jsonl.gz"
-        file = PackedFile(self._folder / (file_name(hour, process, time) + ending), self._packer)
+        name = file_name(hour, process.host, process.pid, time) + (PART if self._is_torn(process, hour) else GZIP)
+        file = PackedFile(self._folder / name, self._packer)
         self._files[process.index] = hour, file
         return file
 
@@ -171,7 +163,7 @@ class Journals:
             file = self._file(process, own)
             count = self._counts[process.index]
             count.given += 1
-            line = f'{{"v":1,"time":{own},"host":"{process.host}","pid":{process.pid},"seq":{count.given},{last_words}'
+            line = f'{_BEGIN}{own},"host":"{process.host}","pid":{process.pid},"seq":{count.given},{last_words}'
             file.write(torn(line, self._rng).encode())
             self.problems[file.path.name, "truncated"] += 1
         found = self._files.pop(process.index, None)
@@ -180,7 +172,7 @@ class Journals:
 
     def _close(self, process: Incarnation, hour: int, file: PackedFile) -> None:
         file.close()
-        if (process.slot, hour) in self._copied and file.path.suffix == ".gz":
+        if (process.slot, hour) in self._copied and file.path.suffix == GZIP:
             self._packer.finish()
             self._copy(process, file.path)
 
@@ -197,14 +189,14 @@ class Journals:
 
     def _copy(self, process: Incarnation, path: Path) -> None:
         """The same file once more: whole under another name, or plain and cut, as left by an unfinished compression."""
-        packed, stem = path.read_bytes(), path.name.removesuffix(".jsonl.gz")
+        packed, stem = path.read_bytes(), path.name.removesuffix(JSON_LINES + GZIP)
         data = gzip.decompress(packed)
         if self._copies % 2:
-            copy = path.with_name(stem + ".jsonl")
+            copy = path.with_name(stem + JSON_LINES)
             data = data[: self._rng.randrange(len(data) // 2, len(data) - 2)]
             copy.write_bytes(data)
         else:
-            copy = path.with_name(stem + ".copy.jsonl.gz")
+            copy = path.with_name(f"{stem}.copy{JSON_LINES}{GZIP}")
             copy.write_bytes(packed)
         self._copies += 1
         for line in data.split(b"\n"):
@@ -221,11 +213,11 @@ class Journals:
         hour = self._plan.start // HOUR
         for number in range(self._settings.future):
             process = Incarnation(-1, 0, "host-next", 9000 + number, self._plan.start, self._plan.end, "closed")
-            name = file_name(hour, process, self._plan.start) + ".jsonl.gz"
+            name = file_name(hour, process.host, process.pid, self._plan.start) + GZIP
             self._folder.joinpath(name).write_bytes(gzip.compress(self._future_lines(process), 1, mtime=0))
             self.problems[name, "unknown_version"] = _FUTURE_LINES
         for number in range(self._settings.empty):
-            name = f"empty-{number}.jsonl" + (".gz" if number % 2 else "")
+            name = f"empty-{number}{JSON_LINES}{GZIP if number % 2 else ''}"
             self._folder.joinpath(name).touch()
             self.problems[name, "empty"] = 1
         for number in range(self._settings.binary):
@@ -233,7 +225,7 @@ class Journals:
 
     def _future_lines(self, process: Incarnation) -> bytes:
         lines = [
-            f'{{"v":2,"time":{self._plan.start + seq},"host":"{process.host}","pid":{process.pid},"seq":{seq},'
+            f'{_BEGIN_OF_FUTURE}{self._plan.start + seq},"host":"{process.host}","pid":{process.pid},"seq":{seq},'
             f'"event":"entangled","pairing":"main","message_id":"future-{process.pid}-{seq}","colour":"octarine"}}\n'
             for seq in range(1, _FUTURE_LINES + 1)
         ]
@@ -243,7 +235,7 @@ class Journals:
         """Bytes at random, in lines that nobody takes for something else: no brace and no line end in them."""
         alphabet = [0, 1, 2, 3, *range(128, 256)]
         lines = [bytes(self._rng.choices(alphabet, k=64)) for _ in range(_BINARY_LINES)]
-        name = f"binary-{number}.jsonl" + (".gz" if number % 2 else "")
+        name = f"binary-{number}{JSON_LINES}{GZIP if number % 2 else ''}"
         self._folder.joinpath(name).write_bytes(b"\n".join(lines))
         self.problems[name, "unreadable" if number % 2 else "malformed"] = 1 if number % 2 else _BINARY_LINES
 

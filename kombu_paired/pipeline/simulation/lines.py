@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import random
 
-from kombu_paired.events import JOURNAL_FIELDS, JOURNAL_VERSION, EventKind
+from kombu_paired.journal.format import JOURNAL_FIELDS, JOURNAL_VERSION, known_events
 
 __all__ = ("garbage", "problem_of", "torn")
 
-_EVENTS = frozenset(kind.value for kind in EventKind)
+_EVENTS = frozenset(known_events())
 _REQUIRED = tuple(each.name for each in JOURNAL_FIELDS if each.required)
 _TYPES: dict[str, tuple[type, ...]] = {
     "integer": (int,),
@@ -59,10 +59,15 @@ def problem_of(line: bytes) -> str | None:
         found = json.loads(text.decode())
     except ValueError:
         return "truncated" if text.startswith(b"{") and not text.endswith(b"}") else "malformed"
-    if not isinstance(found, dict) or not all(_fits(found.get(name), kind) for name, kind in _TYPE_OF.items()):
+    if not isinstance(found, dict):
         return "malformed"
-    if found.get("v") is not None and found["v"] != JOURNAL_VERSION:
+    version = found.get("v")
+    if version is None or not _fits(version, "integer") or version < 1:
+        return "malformed"
+    if version > JOURNAL_VERSION:
         return "unknown_version"
+    if not all(_fits(found.get(name), kind) for name, kind in _TYPE_OF.items()):
+        return "malformed"
     if any(found.get(name) is None for name in _REQUIRED) or found["event"] not in _EVENTS:
         return "malformed"
     return None

@@ -1,11 +1,7 @@
-"""The journal: writes what happens to files, one JSON object per line, for reports to read.
+"""Writes what happens to a folder of journals, in the format of :mod:`kombu_paired.journal.format`.
 
 Whoever sends puts an event into a queue in memory, and that is all it pays. A daemon thread writes the queue down a few
 times a second. No error of the journal reaches a sender: a disk that is full stops the journal, and not the sending.
-
-A file is ``<UTC hour>-<host>-<pid>-<microseconds since 1970>.jsonl.part`` while it is written, and ``….jsonl.gz``, or
-``….jsonl`` where there was no time to compress it, from then on. The fields of a line are those of
-:data:`kombu_paired.events.JOURNAL_FIELDS`.
 """
 
 from __future__ import annotations
@@ -16,7 +12,6 @@ import itertools
 import logging
 import math
 import os
-import re
 import socket
 import sys
 import threading
@@ -29,12 +24,22 @@ from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, BinaryIO
 
 from kombu_paired import events
-from kombu_paired.events import JOURNAL_VERSION, ORPHANED, Event, EventKind, EventStream
+from kombu_paired.events import Event, EventKind, EventStream
+from kombu_paired.journal.format import (
+    GZIP,
+    HALF_COMPRESSED,
+    JOURNAL_VERSION,
+    NAME,
+    ORPHANED,
+    PART,
+    file_name,
+    hour_named,
+)
 from kombu_paired.secrets import without_secrets_in_urls
 
 __all__ = ("PER_MESSAGE", "Journal", "close_all", "keep", "kinds_of", "line_of")
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("kombu_paired.journal")  # the name that users configure
 
 #: Bytes that the journals of a folder may take. The oldest closed files are given up first.
 FOLDER_LIMIT = 1 << 30
@@ -71,9 +76,6 @@ PER_MESSAGE = frozenset(
         EventKind.CONSUMED,
     }
 )
-
-_NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
-_NAME = re.compile(r"(?P<hour>\d{8}T\d\d)-.+-\d+-(?P<start>\d+)\.jsonl(?P<state>|\.gz|\.part|\.gz\.tmp)")
 
 
 def kinds_of(level: str) -> frozenset[EventKind]:
@@ -129,9 +131,8 @@ class _OpenFile:
 
     def __init__(self, folder: str, hour: int, host: str, pid: int) -> None:
         os.makedirs(folder, exist_ok=True)
-        named = time.strftime("%Y%m%dT%H", time.gmtime(hour * HOUR))
         for start in itertools.count(time.time_ns() // 1000):
-            self.path = os.path.join(folder, f"{named}-{_NO_NAME.sub('-', host)}-{pid}-{start}.jsonl.part")
+            self.path = os.path.join(folder, file_name(hour, host, pid, start) + PART)
             with suppress(FileExistsError):
                 self._descriptor: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
                 break
@@ -166,8 +167,8 @@ class _OpenFile:
 
 def _finish(path: str, hurried: Callable[[], bool]) -> None:
     """Give a file that nobody writes any more its last name, compressed unless that takes too long."""
-    plain = path.removesuffix(".part")
-    compressed, unfinished = plain + ".gz", plain + ".gz.tmp"
+    plain = path.removesuffix(PART)
+    compressed, unfinished = plain + GZIP, plain + HALF_COMPRESSED
     try:
         if os.path.getsize(path) == 0:
             os.unlink(path)
@@ -206,17 +207,15 @@ class _Found:
 
 
 def _found_in(folder: str, now: float) -> Iterator[_Found]:
-    latest = time.strftime("%Y%m%dT%H", time.gmtime(now - ORPHANED))
+    latest = hour_named(int(now - ORPHANED) // HOUR)
     with os.scandir(folder) as entries:
         for entry in entries:
-            parts = _NAME.fullmatch(entry.name)
+            parts = NAME.fullmatch(entry.name)
             if parts is None:
                 continue
             with suppress(FileNotFoundError):  # another process may be tidying, too
                 state = entry.stat()
-                is_closed = parts["state"] in ("", ".gz") or (
-                    parts["hour"] < latest and state.st_mtime < now - ORPHANED
-                )
+                is_closed = parts["form"] in ("", GZIP) or (parts["hour"] < latest and state.st_mtime < now - ORPHANED)
                 yield _Found(entry.name, (parts["hour"], int(parts["start"])), state.st_size, is_closed)
 
 

@@ -1,0 +1,10 @@
+"""The journal: what happens in a process, written to files for reports to read.
+
+``format`` says what a journal is, and knows of nobody who writes or reads one; ``writer`` writes it.
+"""
+
+from __future__ import annotations
+
+from kombu_paired.journal.writer import PER_MESSAGE, Journal, close_all, keep, kinds_of, line_of
+
+__all__ = ("PER_MESSAGE", "Journal", "close_all", "keep", "kinds_of", "line_of")
