@@ -6,7 +6,6 @@ All connections, channels and threads of a process share it, and with it what is
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import socket
 import threading
@@ -16,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from kombu_paired import events, journal
+from kombu_paired import journal
 from kombu_paired.deadline import Deadline
 from kombu_paired.declarations import Declaration, DeclarationBook, Entity
 from kombu_paired.errors import (
@@ -28,7 +27,7 @@ from kombu_paired.errors import (
     PairingClosed,
     PrimaryUnavailable,
 )
-from kombu_paired.events import Event, EventKind, EventStream
+from kombu_paired.events import EventKind, EventStream
 from kombu_paired.failures import FailureKind, Response
 from kombu_paired.message import (
     BACKLOG_MARK,
@@ -49,10 +48,9 @@ from kombu_paired.pairing.reach import GLANCE, NamespaceReach, Wait
 from kombu_paired.pairing.retrying import Patience, on_a_living_link
 from kombu_paired.pairing.rotation import BacklogRotation
 from kombu_paired.pairing.stranded import Stranded, StrandedMessages
+from kombu_paired.pairing.teller import Teller
 
 __all__ = ("Pairing", "inherit", "shared")
-
-logger = logging.getLogger("kombu_paired.pairing")  # the name that settings of logs know
 
 Answer = TypeVar("Answer")
 
@@ -122,6 +120,7 @@ class Pairing:
         self.events = EventStream()
         if options.journal is not None:
             journal.keep(options.journal, options.journal_level, self.events)
+        self._teller = Teller(name, options, secondary.uri, self.events, wall_clock)
         self.book = DeclarationBook()
         self.circuits = EntityCircuits(options.failover_interval, clock)
         self.rotation = BacklogRotation((), options.backlog_retry_interval, clock)
@@ -137,7 +136,7 @@ class Pairing:
         self._secondary_reach = NamespaceReach(longest, clock, known=False, wait=wait)
         self._links = LinkPool(primary.sender)
         self._backlog_links = LinkPool(secondary.sender)
-        self._primary_patience = Patience(primary.side, options.throttle_wait, sleep, self._tell_of_wait)
+        self._primary_patience = Patience(primary.side, options.throttle_wait, sleep, self._teller.waits)
         self._secondary_patience = Patience(secondary.side, options.throttle_wait, sleep)
         self._pinger = Pinger(self._ping, options.ping_interval, name=f"kombu-paired-ping-{name}", clock=clock)
         self._last_failure: NamespaceFailure | None = None
@@ -180,12 +179,7 @@ class Pairing:
         self._was_opened = True
         if failure is not None:
             self._spend_in_vain(began)
-            logger.warning(
-                "pairing %s: %s. Nothing is lost while the primary namespace works, and the secondary is tried "
-                "again when it is needed",
-                self.name,
-                failure,
-            )
+            self._teller.secondary_is_away(failure)
 
     def _find_backlog_queues_once(self) -> NamespaceFailure | None:
         """Find them, unless another thread is about to; the failure if the secondary is away."""
@@ -238,10 +232,7 @@ class Pairing:
             if self.backlog_queue_count:
                 return  # another thread was as quick
             self.rotation = BacklogRotation(usable, options.backlog_retry_interval, self._clock)
-        if len(usable) < options.backlog_queue_count:
-            logger.warning(
-                "pairing %s: %d of %d backlog queues are usable", self.name, len(usable), options.backlog_queue_count
-            )
+        self._teller.found_backlog_queues(len(usable))
 
     def close(self) -> None:
         """Let go of everything, promptly. Messages are unaffected, but for those that wait here for a namespace."""
@@ -260,7 +251,7 @@ class Pairing:
         self._backlog_links.close()
         self.primary.close()
         self.secondary.close()
-        self.emit(EventKind.CLOSED)
+        self._teller.closed()
 
     def when_closing(self, stop: Callable[[], None]) -> None:
         """Call ``stop`` when the pairing is closed: what runs on it ends with it."""
@@ -304,7 +295,7 @@ class Pairing:
 
         If no namespace takes it, it waits here and is sent again and again.
         """
-        logger.warning("pairing %s: a message of %s was just being taken: %s", self.name, message.entity.path, failure)
+        self._teller.was_just_being_taken(message, failure)
         call = self._call(message)
         call.maybe_stored = failure.maybe_stored
         try:
@@ -482,7 +473,7 @@ class Pairing:
             return
         if failure.kind is FailureKind.FAULT and self.book.is_transient(message.exchange):
             # A worker that starts greets the others, and would end; it is there to empty a broker in alarm.
-            logger.info("pairing %s: remote control to %s is dropped: %s", self.name, message.entity.path, failure)
+            self._teller.remote_control_is_dropped(message, failure)
         elif silence is not None:
             raise self._worth_nothing_later(message.entity)
         else:
@@ -499,7 +490,7 @@ class Pairing:
         self._raise_what_diverting_would_hide(failure)
         entity = call.message.entity
         self._count(entity, failure)
-        self._emit_message(EventKind.SEND_FAILED, call.message, call.started, failure=failure, route="primary")
+        self._teller.send_failed(call.message, call.started, failure)
         is_over = self.circuits.state(entity) is CircuitState.FAILED_OVER
         if not is_over and not self.options.divert_while_suspect:
             raise self._as_raised(failure) from failure.cause
@@ -517,8 +508,8 @@ class Pairing:
     def _sent(self, message: Message, started: float, doubt: bool = False) -> None:
         if self.circuits:
             self._note(message.entity, self.circuits.succeeded(message.entity))
-        if self.anyone_wants(EventKind.SENT):
-            self._emit_message(EventKind.SENT, message, started, route="primary", doubt=doubt)
+        if self._teller.wants(EventKind.SENT):
+            self._teller.sent(message, started, doubt)
 
     def _try_primary(self, call: Call, seconds: float, *, sharing: bool = False) -> NamespaceFailure | None:
         """Send to the primary; the failure that remains after what its kind allows to try again.
@@ -557,9 +548,6 @@ class Pairing:
             return again()
 
         return self._primary_patience.outwait(declaring(failure), attempt, call, part)
-
-    def _tell_of_wait(self, failure: NamespaceFailure) -> None:
-        logger.warning("%s; waiting %g s", failure, self.options.throttle_wait)
 
     def _declarations_for(self, message: Message) -> tuple[Declaration, ...]:
         """What the message needs at home, and then its answer."""
@@ -663,7 +651,7 @@ class Pairing:
         if last is None:
             return
         doubt = call.maybe_stored  # and the caller may well send it again, with the same id
-        self._emit_message(EventKind.BACKLOG_UNAVAILABLE, call.message, call.started, failure=last, doubt=doubt)
+        self._teller.backlog_unavailable(call.message, call.started, last, doubt)
         raise BacklogUnavailable(self._both(failure, last)) from last.cause
 
     def _is_worth_a_try(self, call: Call, tried: float | None) -> bool:
@@ -678,7 +666,7 @@ class Pairing:
     def _taken_after_all(self, call: Call) -> None:
         entity = call.message.entity
         self._note(entity, self.circuits.restored(entity), detail="by a message that it took")
-        self._emit_message(EventKind.SENT, call.message, call.started, route="primary", doubt=call.maybe_stored)
+        self._teller.sent(call.message, call.started, call.maybe_stored)
 
     def _try_secondary(self, call: Call, why: NamespaceFailure | None) -> NamespaceFailure | None:
         """Store it in the backlog; the failure if that is not possible."""
@@ -729,7 +717,7 @@ class Pairing:
             store = partial(self._store, lent, stored, deadline)
             last = self._secondary_patience.outwait(store(), store, call, deadline)
             if last is None:
-                self._diverted(stored, call.message, lent.queue, diversion, why)
+                self._teller.diverted(stored, call.message.entity, call.started, diversion.maybe_duplicate, why)
                 return None
             tried.append(lent.queue)
             call.maybe_stored = call.maybe_stored or last.maybe_stored
@@ -770,41 +758,17 @@ class Pairing:
             on_a_living_link(lent, lambda deadline: lent.sender.send(stored, deadline.left), deadline)
         except NamespaceFailure as failure:
             self._learn(self._secondary_reach, failure, self._clock() - began)
-            if not failure.whole_namespace and failure.kind not in (FailureKind.UNAUTHORIZED, FailureKind.THROTTLED):
-                self._pull(lent.queue, failure)
+            is_the_queues_own = not failure.whole_namespace and failure.kind not in (
+                FailureKind.UNAUTHORIZED,
+                FailureKind.THROTTLED,
+            )
+            if is_the_queues_own and self.rotation.pull(lent.queue):
+                self._teller.pulled(lent.queue, failure)
             return failure
         self._secondary_reach.reached()
         if self.rotation.readmit(lent.queue):
-            logger.info("pairing %s: backlog queue %s works again", self.name, lent.queue)
-            self.emit(EventKind.BACKLOG_READMITTED, entity=lent.queue)
+            self._teller.readmitted(lent.queue)
         return None
-
-    def _pull(self, queue: str, failure: NamespaceFailure) -> None:
-        if self.rotation.pull(queue):
-            logger.warning(
-                "pairing %s: backlog queue %s failed and is left alone for %g s: %s",
-                self.name,
-                queue,
-                self.options.backlog_retry_interval,
-                failure,
-            )
-            self.emit(EventKind.BACKLOG_PULLED, entity=queue, failure=failure.kind.value, detail=str(failure))
-
-    def _diverted(
-        self, stored: Message, message: Message, queue: str, diversion: Diversion, why: NamespaceFailure | None
-    ) -> None:
-        now = self._wall_clock()
-        self.emit(
-            EventKind.DIVERTED,
-            entity=message.entity.path,
-            message_id=stored.message_id,
-            route="backlog/" + queue.rsplit("/", 1)[-1],
-            size=stored.size if self.anyone_wants(EventKind.DIVERTED) else None,
-            failure=why.kind.value if why else None,
-            seconds=now - diversion.first_attempt,
-            first_attempt=diversion.first_attempt,
-            maybe_duplicate=diversion.maybe_duplicate,
-        )
 
     def _no_backlog_queue(self) -> NamespaceFailure:
         if self.backlog_queue_count:
@@ -819,15 +783,8 @@ class Pairing:
         """Probe a failed-over entity; True if it works again."""
         started, reach = self._wall_clock(), self._primary_reach
         failure = reach.silence or reach.verdict(self.options.send_timeout / 2) or self._probe(entity)
-        self.emit(
-            EventKind.PING,
-            entity=entity.path,
-            failure=failure.kind.value if failure else None,
-            seconds=self._wall_clock() - started,
-            detail=str(failure) if failure else "",
-        )
+        self._teller.pinged(entity, started, failure)
         if failure is not None:
-            logger.info("pairing %s: ping of %s: %s", self.name, entity.path, failure)
             return False
         self._note(entity, self.circuits.restored(entity))
         self._stranded.hurry()
@@ -852,68 +809,25 @@ class Pairing:
     def _note(
         self, entity: Entity, transition: Transition, failure: NamespaceFailure | None = None, detail: str = ""
     ) -> Transition:
-        """Log and tell a change of an entity's state, and have it pinged while it is failed over."""
+        """Tell a change of an entity's state, and have it pinged while it is failed over."""
         if transition.before is transition.after:
             return transition
-        path = entity.path
-        why = str(failure) if failure else detail
-        kind = failure.kind.value if failure else None
-        if transition.enters(CircuitState.SUSPECT):
-            logger.warning("pairing %s: %s is suspect: %s", self.name, path, why)
-            self.emit(EventKind.SUSPECT, entity=path, failure=kind, detail=why)
-        elif transition.enters(CircuitState.FAILED_OVER):
-            logger.error(
-                "pairing %s: %s is failed over to %s; pinged every %g s. %s",
-                self.name,
-                path,
-                self.secondary.uri,
-                self.options.ping_interval,
-                why,
-            )
-            self.emit(EventKind.FAILED_OVER, entity=path, failure=kind, detail=why)
-            self._pinger.watch(entity)
-        else:
-            logger.warning("pairing %s: %s is restored %s", self.name, path, why)
+        if transition.after is CircuitState.HEALTHY:
             self._pinger.forget(entity)
             if self.circuits.state(entity) is CircuitState.FAILED_OVER:  # another thread's failure came in between
                 self._pinger.watch(entity)
-            self.emit(EventKind.RESTORED, entity=path, detail=why)
+        self._teller.changed(entity, transition, failure, detail)
+        if transition.after is CircuitState.FAILED_OVER:
+            self._pinger.watch(entity)
         return transition
-
-    def _emit_message(
-        self,
-        kind: EventKind,
-        message: Message,
-        started: float,
-        *,
-        failure: NamespaceFailure | None = None,
-        route: str = "",
-        doubt: bool = False,
-    ) -> None:
-        if self.anyone_wants(kind):
-            self.emit(
-                kind,
-                entity=message.entity.path,
-                message_id=message.message_id,
-                route=route,
-                size=message.size,
-                failure=failure.kind.value if failure else None,
-                seconds=self._wall_clock() - started,
-                first_attempt=started,
-                maybe_duplicate=doubt,
-                detail=str(failure) if failure else "",
-            )
 
     def anyone_wants(self, kind: EventKind) -> bool:
         """Whether an event of this kind is worth building."""
-        return self.events.wants(kind) or events.everywhere.wants(kind)
+        return self._teller.wants(kind)
 
     def emit(self, kind: EventKind, **facts: Any) -> None:
         """Tell listeners of this pairing, and of all."""
-        if self.anyone_wants(kind):
-            event = Event(kind, self._wall_clock(), self.name, **facts)
-            self.events.emit(event)
-            events.everywhere.emit(event)
+        self._teller.emit(kind, **facts)
 
     def _both(self, primary: NamespaceFailure | None, secondary: NamespaceFailure) -> str:
         first = str(primary) if primary else f"failed over; at last {self._last_failure}"
