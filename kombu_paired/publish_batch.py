@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from kombu.exceptions import BatchPublishError
@@ -17,12 +16,12 @@ class PublishBatch:
     """A publish batch: messages are kept until it is flushed, then sent together.
 
     Arguments:
-        send: sends many messages, or raises.
+        channel: the channel that sends them. Kombu compares it with the one that it publishes on.
         max_size: so many of them flush it.
     """
 
-    def __init__(self, send: Callable[[Sequence[Message]], None], max_size: int) -> None:
-        self._send = send
+    def __init__(self, channel: Any, max_size: int) -> None:
+        self.channel = channel
         self.max_size = max_size
         self._messages: list[Message] = []
         self._unusable: str | None = None
@@ -45,7 +44,7 @@ class PublishBatch:
         if not messages:
             return
         try:
-            self._send(messages)
+            self.channel.send_together(messages)
         except Exception as exc:
             self._unusable = "failed"
             raise BatchPublishError(f"a publish batch failed; delivery is uncertain: {exc}") from exc

@@ -545,9 +545,10 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         return self._transport.supports_batch_publish
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
-        return PublishBatch(self._send_together, max_size)
+        return PublishBatch(self, max_size)
 
-    def _send_together(self, messages: Sequence[Message]) -> None:
+    def send_together(self, messages: Sequence[Message]) -> None:
+        """Send the messages of a publish batch."""
         self._transport.pairing.send_batch(messages)
 
     # -- declaring ----------------------------------------------------------------------------------------------
