@@ -17,6 +17,7 @@ Everything of Celery that is used here and not in its documentation is in :data:
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ from kombu.exceptions import OperationalError
 from kombu_paired.bounded import GivenUp
 from kombu_paired.contrib.result_consumers import RedisLinks, RpcLinks
 from kombu_paired.contrib.result_server import PATIENCE, ResultServer, apart, server_for
+from kombu_paired.deadline import Deadline
 from kombu_paired.errors import MessageTooLarge, NamespaceFailure, NamespaceUnauthorized, ResultsUnavailable
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.secrets import without_secrets
@@ -88,12 +90,14 @@ class ResultUnreadable(ResultsUnavailable, BackendGetMetaError):  # type: ignore
 class _Within(threading.local):
     #: This thread is inside a guarded call: what that calls goes straight through.
     a_call = False
-    #: Monotonic seconds at which the caller's own timeout ends.
-    until = float("inf")
     #: This thread waits for a result, by asking again and again.
     waits = False
     #: The chord that this thread applied last: its id, and how to call it.
     chord = ("", "")
+
+    def __init__(self) -> None:
+        #: When the caller's own timeout ends.
+        self.deadline = Deadline()
 
 
 class Guarded(Backend):  # type: ignore[misc]
@@ -174,19 +178,13 @@ class Guarded(Backend):  # type: ignore[misc]
     @property
     def time_left(self) -> float:
         """Seconds that the caller of this thread waits, at most."""
-        return max(self._within.until - time.monotonic(), 0.001)
+        return self._within.deadline.left
 
     @contextmanager
     def within(self, seconds: float | None) -> Iterator[None]:
         """The calls of this thread have so many seconds together."""
-        within = self._within
-        before = within.until
-        if seconds is not None:
-            within.until = min(before, time.monotonic() + seconds)
-        try:
+        with self._within.deadline.within(math.inf if seconds is None else seconds):
             yield
-        finally:
-            within.until = before
 
     def look(self) -> None:
         """Whether the server answers.

@@ -26,14 +26,15 @@ import amqp
 from amqp.exceptions import MessageNacked
 from kombu.transport import pyamqp
 
+from kombu_paired.deadline import Deadline
 from kombu_paired.declarations import Declaration, Entity
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message, marked_maybe_duplicate
 from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, DeadLetter, Received, Receiver, Sender
-from kombu_paired.namespaces.deadlines import Deadline, TimelySocket
 from kombu_paired.namespaces.kombu import KombuNamespace, Link, as_dead_letter, message_of, prepare
 from kombu_paired.namespaces.letting_go import letting_go
+from kombu_paired.namespaces.sockets import TimelySocket
 
 __all__ = ("AmqpLink", "AmqpReceiver", "AmqpSender", "kind_of", "make_link", "make_receiver", "make_sender")
 
@@ -171,8 +172,7 @@ class AmqpLink(Link):
 
     @contextmanager
     def within(self, timeout: float) -> Iterator[None]:
-        timeout = max(timeout, 0.001)
-        with super().within(timeout), self.connection.transport.having_timeout(timeout):
+        with super().within(timeout), self.connection.transport.having_timeout(self.until.left):
             yield
 
     def has_arrived(self) -> bool:
@@ -201,7 +201,7 @@ class AmqpLink(Link):
         with self.until.within(seconds):
             while True:
                 try:
-                    self.connection.drain_events(timeout=max(deadline.left, 0))
+                    self.connection.drain_events(timeout=0 if deadline.is_over else deadline.left)
                 except TimeoutError:
                     if not self.channel.is_open:
                         raise  # it was closed, and had no time to open again
@@ -249,7 +249,7 @@ class AmqpLink(Link):
             if kind_of(exc) is not FailureKind.MISSING:
                 raise
             # The broker works; the next send declares what is missing.
-        self._probe_alarm(max(deadline.left, 0.001))
+        self._probe_alarm(deadline.left)
 
     def _probe_alarm(self, timeout: float) -> None:
         with self.within(timeout):
@@ -297,7 +297,7 @@ class AmqpSender(Sender):
             until.at = deadline
             self.link.require_flow()
             number = self._begin(channel, message, message.mandatory)
-            self._await_confirms(deadline)
+            self._await_confirms()
         except Exception as exc:
             raise self._broken(exc, maybe_stored=number is not None, of_peer=number is not None) from exc
         finally:
@@ -308,14 +308,14 @@ class AmqpSender(Sender):
                 raise failure
 
     def send_batch(self, messages: Sequence[Message], timeout: float) -> list[NamespaceFailure | None]:
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         numbers: list[int] = []
         self.maybe_twice.clear()
         try:
             channel = self._open(timeout)
-            with self.link.until.within(_left(deadline)):
+            with self.link.until.within(deadline.left):
                 self._write(channel, messages, numbers)
-                self._await_confirms(deadline)
+                self._await_confirms()
             if len(numbers) < len(messages):
                 raise BrokerBlocked(self.link.blocked or "was in alarm")
         except NamespaceFailure as failure:
@@ -345,7 +345,7 @@ class AmqpSender(Sender):
                 raise BrokerBlocked(self.link.blocked)
 
     def _after_broken_batch(
-        self, exc: Exception, messages: Sequence[Message], numbers: list[int], deadline: float
+        self, exc: Exception, messages: Sequence[Message], numbers: list[int], deadline: Deadline
     ) -> list[NamespaceFailure | None]:
         """Confirmed ones are done. If one message broke the channel, the others go singly, to find out which."""
         awaited, outcomes = set(self._awaited), dict(self._outcomes)
@@ -363,7 +363,7 @@ class AmqpSender(Sender):
                     self.maybe_twice.add(message.message_id)
         return results
 
-    def _alone(self, message: Message, deadline: float) -> NamespaceFailure | None:
+    def _alone(self, message: Message, deadline: Deadline) -> NamespaceFailure | None:
         try:
             self._require_exchange(message, deadline)
             [outcome] = self._batch_of_one(message, deadline)
@@ -371,24 +371,24 @@ class AmqpSender(Sender):
         except NamespaceFailure as failure:
             return failure
 
-    def _batch_of_one(self, message: Message, deadline: float) -> list[NamespaceFailure | None]:
+    def _batch_of_one(self, message: Message, deadline: Deadline) -> list[NamespaceFailure | None]:
         number = None
         try:
-            channel = self._open(_left(deadline))
-            with self.link.until.within(_left(deadline)):
+            channel = self._open(deadline.left)
+            with self.link.until.within(deadline.left):
                 self.link.require_flow()
                 number = self._begin(channel, message, True)
-                self._await_confirms(deadline)
+                self._await_confirms()
         except NamespaceFailure as failure:
             return [failure]
         except Exception as exc:
             return [self._broken(exc, maybe_stored=number is not None)]
         return [self._outcomes.pop(number, None)]
 
-    def _require_exchange(self, message: Message, deadline: float) -> None:
+    def _require_exchange(self, message: Message, deadline: Deadline) -> None:
         if message.exchange:
             passive = Declaration("exchange_declare", {"exchange": message.exchange, "type": "direct", "passive": True})
-            self.declare([passive], _left(deadline))
+            self.declare([passive], deadline.left)
 
     def declare(self, declarations: Iterable[Declaration], timeout: float) -> Any:
         answer = None
@@ -435,19 +435,19 @@ class AmqpSender(Sender):
         self._awaited[self._sequence] = message
         return self._sequence
 
-    def _await_confirms(self, deadline: float) -> None:
+    def _await_confirms(self) -> None:
         connection = self.link.connection
         while self._awaited:
             if self.link.blocked:
-                deadline = min(deadline, time.monotonic() + BLOCKED_GRACE)
-                self._await_confirms_while_blocked(deadline)
+                self._await_confirms_while_blocked()
                 return
             connection.drain_events()  # until the deadline of the link
 
-    def _await_confirms_while_blocked(self, deadline: float) -> None:
+    def _await_confirms_while_blocked(self) -> None:
+        deadline = self.link.until.part(BLOCKED_GRACE)
         try:
             while self._awaited:
-                self.link.connection.drain_events(timeout=_left(deadline))
+                self.link.connection.drain_events(timeout=deadline.left)
         except TimeoutError as exc:
             raise BrokerBlocked(self.link.blocked or "was in alarm") from exc
 
@@ -530,10 +530,10 @@ class AmqpReceiver(Receiver):
         raise amqp.NotFound(f"the queue {self.queue!r} was deleted", reply_code=404)
 
     def receive(self, limit: int, timeout: float) -> list[Received]:
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         with self._failing():
-            while not self._buffer and not self._interrupted and time.monotonic() < deadline:
-                patience = min(1.0, _left(deadline))
+            while not self._buffer and not self._interrupted and not deadline.is_over:
+                patience = min(1.0, deadline.left)
                 try:
                     with self.link.until.within(patience):
                         self.link.connection.drain_events(timeout=patience)
@@ -631,8 +631,3 @@ class AmqpReceiver(Receiver):
         except NamespaceFailure:
             self.link.drop()
             raise
-
-
-def _left(deadline: float) -> float:
-    """Seconds until a deadline; never zero, which would mean not to wait at all."""
-    return max(deadline - time.monotonic(), 0.001)

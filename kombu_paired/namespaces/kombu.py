@@ -25,6 +25,7 @@ from kombu.utils.url import parse_url
 
 from kombu_paired import fork_locks  # noqa: F401 - its hook
 from kombu_paired.bounded import bounded
+from kombu_paired.deadline import Deadline
 from kombu_paired.declarations import Declaration, Entity
 from kombu_paired.errors import ConfigurationError, NamespaceFailure
 from kombu_paired.failures import FailureKind
@@ -39,8 +40,8 @@ from kombu_paired.namespaces.base import (
     Receiver,
     Sender,
 )
-from kombu_paired.namespaces.deadlines import Deadline, look_up
 from kombu_paired.namespaces.letting_go import letting_go
+from kombu_paired.namespaces.sockets import look_up
 from kombu_paired.options import DEFAULT_PORTS, Classifier
 from kombu_paired.secrets import Secrets, without_secrets
 
@@ -373,12 +374,12 @@ class Link:
         share = self.namespace.send_timeout / (len(urls) + 1)
         for number, url in enumerate(urls, 1):
             try:
-                self._connect(url, max(min(deadline.left, share), 0.001))
+                self._connect(url, min(deadline.left, share))
                 return self.channel
             except Exception as exc:
                 failure = self._not_connected(exc, url)
                 self.namespace.put_behind(url)
-                if number == len(urls) or not failure.kind.counts or deadline.left <= 0:
+                if number == len(urls) or not failure.kind.counts or deadline.is_over:
                     raise failure from exc
                 logger.debug("%s: %s does not let us in: %r", self.namespace.label, without_secrets(url), exc)
         raise AssertionError("a namespace has an address")
@@ -399,7 +400,7 @@ class Link:
         else:
             look_up(host, patience)
             made = bounded(
-                lambda: self._make(url, max(until.left, 0.001), until),  # drivers take no time that is over
+                lambda: self._make(url, until.left, until),
                 until.left,
                 f"connecting to {without_secrets(url)}",
                 too_late=lambda late: self._throw_away(*late),
@@ -512,10 +513,10 @@ class KombuSender(Sender):
             raise self._failed(exc) from exc
 
     def send_batch(self, messages: Sequence[Message], timeout: float) -> list[NamespaceFailure | None]:
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         outcomes: list[NamespaceFailure | None] = []
         for message in messages:
-            left = max(deadline - time.monotonic(), 0.001)
+            left = deadline.left
             try:
                 self.link.open(left)
                 self.require_route(message)

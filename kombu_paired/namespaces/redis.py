@@ -26,14 +26,15 @@ from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from kombu_paired.deadline import Deadline
 from kombu_paired.declarations import Entity
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import MAYBE_DUPLICATE, Message, marked_maybe_duplicate
 from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, DeadLetter, Received, Receiver, Sender
-from kombu_paired.namespaces.deadlines import Deadline, TimelySocket, look_up
 from kombu_paired.namespaces.kombu import KombuNamespace, KombuSender, Link, as_dead_letter, prepare, publish
 from kombu_paired.namespaces.letting_go import letting_go
+from kombu_paired.namespaces.sockets import TimelySocket, look_up
 
 __all__ = ("RedisLink", "RedisReceiver", "RedisSender", "kind_of", "make_link", "make_receiver", "make_sender")
 
@@ -237,7 +238,7 @@ class _Timely:
     def _connect(self) -> Any:
         patience = self.socket_connect_timeout
         if hasattr(self, "port"):  # not a socket of this machine
-            self.socket_connect_timeout = max(min(self._until.left, patience or math.inf), 0.001)
+            self.socket_connect_timeout = min(self._until.left, patience or math.inf)
             look_up(self.host, self.socket_connect_timeout)
         try:
             return TimelySocket(super()._connect(), self._until)  # type: ignore[misc]
@@ -254,7 +255,7 @@ class _Timely:
 
     def _wrap_socket_with_ssl(self, sock: Any) -> Any:
         if self._until.left < math.inf:
-            sock.settimeout(max(self._until.left, 0.001))  # of the handshake
+            sock.settimeout(self._until.left)  # of the handshake
         wrapped = super()._wrap_socket_with_ssl(sock)  # type: ignore[misc]
         wrapped.settimeout(self.socket_timeout)
         return wrapped

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from redis import exceptions
 
+from kombu_paired.deadline import Deadline
 from kombu_paired.declarations import Declaration
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
@@ -57,7 +58,7 @@ def test_a_message_that_was_not_written_whole_is_not_in_rabbitmq(monkeypatch):
 
     monkeypatch.setattr(sender, "_open", lambda timeout: SimpleNamespace(_basic_publish=publish))
     monkeypatch.setattr("kombu_paired.namespaces.amqp.prepare", lambda channel, message: message)
-    assert doubts(sender._batch_of_one(MESSAGES[0], 1e9)) == [False]
+    assert doubts(sender._batch_of_one(MESSAGES[0], Deadline())) == [False]
 
 
 class Pipeline(list):

@@ -7,13 +7,13 @@ it missing says so (:meth:`Entities.forget`).
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 
+from kombu_paired.deadline import Deadline
 from kombu_paired.failures import FailureKind
 from kombu_paired.namespaces.servicebus.kinds import kind_of
 from kombu_paired.namespaces.servicebus.sdk import Clients, bounded, mark, was_let_in
@@ -84,7 +84,7 @@ class Entities:
             idle: as for a queue.
             forward_to: the queue that gets what the subscription gets.
         """
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         self.ensure_topic(topic, timeout)
         options: dict[str, Any] = {} if idle is None else {"auto_delete_on_idle": _idle(idle)}
         if forward_to is not None:
@@ -95,11 +95,11 @@ class Entities:
 
         path = f"{topic}/Subscriptions/{name}"
         try:
-            self._ensure(path, _left(deadline), create)
+            self._ensure(path, deadline.left, create)
         except ResourceNotFoundError:  # somebody deleted the topic since
             self.forget(topic)
-            self.ensure_topic(topic, _left(deadline))
-            self._ensure(path, _left(deadline), create)
+            self.ensure_topic(topic, deadline.left)
+            self._ensure(path, deadline.left, create)
 
     def delete_queue(self, name: str, timeout: float) -> None:
         """Delete a queue, if it is there."""
@@ -176,7 +176,7 @@ class Entities:
     def _ensure(self, path: str, timeout: float, create: Callable[[Any], Any]) -> None:
         if path in self._known:
             return
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         try:
             self._ask(create, timeout * MANAGEMENT_SHARE)
         except ResourceExistsError:
@@ -185,7 +185,7 @@ class Entities:
             if kind_of(exc) is FailureKind.UNAUTHORIZED:
                 self._warn_once(path)
             elif is_away(exc):
-                self._require(path, _left(deadline), exc)
+                self._require(path, deadline.left, exc)
             else:
                 raise
         self._known.add(path)
@@ -220,10 +220,10 @@ class Entities:
             logger.debug("it is gone")
 
     def _ask(self, question: Callable[[Any], Answer], timeout: float) -> Answer:
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
 
         def ask() -> Answer:
-            with self._clients.administration(_left(deadline)) as admin:
+            with self._clients.administration(deadline.left) as admin:
                 return question(admin)
 
         try:
@@ -239,10 +239,6 @@ def is_away(exc: BaseException) -> bool:
     """Whether an exception says that the management cannot be asked at the moment."""
     kind = kind_of(exc)
     return isinstance(exc, ManagementUnavailable) or (kind is not None and kind.counts)
-
-
-def _left(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.001)
 
 
 def _idle(seconds: float) -> timedelta:

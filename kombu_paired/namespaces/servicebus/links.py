@@ -15,6 +15,7 @@ from typing import Any
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import ServiceBusError
 
+from kombu_paired.deadline import Deadline
 from kombu_paired.declarations import Declaration, Entity
 from kombu_paired.errors import MessageTooLarge, NamespaceFailure
 from kombu_paired.failures import FailureKind
@@ -143,7 +144,7 @@ class Namespace(KombuNamespace):
             link.drop()
 
     def ensure_backlog_queues(self, names: Sequence[str], create: bool, timeout: float) -> list[str]:
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         with self._channel() as channel, self.reaching():
             if not create:
                 return self._attachable(channel.transport, names, timeout)
@@ -151,7 +152,7 @@ class Namespace(KombuNamespace):
             there = entities.existing(names, timeout * CONNECT_SHARE)  # silence is found out as when connecting
             for name in names:
                 if name not in there:
-                    entities.create_backlog_queue(name, max(deadline - time.monotonic(), 0.001))
+                    entities.create_backlog_queue(name, deadline.left)
         return list(names)
 
     def _attachable(self, transport: Transport, names: Sequence[str], timeout: float) -> list[str]:
@@ -176,13 +177,13 @@ class Namespace(KombuNamespace):
         return usable
 
     def backlog_depths(self, names: Sequence[str], timeout: float) -> list[BacklogDepth]:
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         with self._channel() as channel, self.reaching(), ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
             return list(pool.map(lambda name: _depth(channel.transport, name, deadline), names))
 
 
-def _depth(transport: Transport, name: str, deadline: float) -> BacklogDepth:
-    counts = transport.entities.counts(name, _left(deadline))
+def _depth(transport: Transport, name: str, deadline: Deadline) -> BacklogDepth:
+    counts = transport.entities.counts(name, deadline.left)
     if counts is None:
         return BacklogDepth(name, None)
     waiting, dead = counts
@@ -197,18 +198,14 @@ def _depth(transport: Transport, name: str, deadline: float) -> BacklogDepth:
     )
 
 
-def _peek(transport: Transport, name: str, deadline: float, *, dead_letters: bool = False) -> Message | None:
+def _peek(transport: Transport, name: str, deadline: Deadline, *, dead_letters: bool = False) -> Message | None:
     link = transport.clients.receiver(name, dead_letters=dead_letters)
-    link.open(_left(deadline))
+    link.open(deadline.left)
     try:
-        found = link.peek(1, _left(deadline))
+        found = link.peek(1, deadline.left)
     finally:
         link.close()
     return received_backlog_message(found[0]) if found else None
-
-
-def _left(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.001)
 
 
 def encoded(channel: Channel, message: Message) -> AmqpAnnotatedMessage:
@@ -253,7 +250,7 @@ class ServiceBusLink(Link):
 
     def probe(self, entity: Entity | None, timeout: float) -> None:
         """Ping what a message to the entity would go to; for no entity, ask whether the service answers."""
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         try:
             targets = self.channel.route(entity.exchange, entity.routing_key, {}) if entity else []
         except Unrouted:
@@ -269,13 +266,13 @@ class ServiceBusLink(Link):
                 if failure.kind is not FailureKind.MISSING:  # whoever sends to it declares it first
                     raise
 
-    def to(self, target: str, deadline: float) -> SenderLink:
+    def to(self, target: str, deadline: Deadline) -> SenderLink:
         """An open link to an entity.
 
         Raises:
             NamespaceFailure: there is none. Whoever cannot connect for want of an answer reaches no other entity.
         """
-        given = min(_left(deadline), CONNECT_SHARE * self.namespace.send_timeout)
+        given = min(deadline.left, CONNECT_SHARE * self.namespace.send_timeout)
         try:
             return self.connection.outgoing.link(target, given)
         except Exception as exc:
@@ -284,9 +281,9 @@ class ServiceBusLink(Link):
             in_time = given >= ENOUGH * self.namespace.send_timeout
             raise self.namespace.unreached(exc, whole_namespace=in_time and not was_let_in(exc)) from exc
 
-    def _ping(self, target: str, deadline: float) -> None:
+    def _ping(self, target: str, deadline: Deadline) -> None:
         def send(ping: AmqpAnnotatedMessage) -> None:
-            self.to(target, deadline).send(ping, _left(deadline))
+            self.to(target, deadline).send(ping, deadline.left)
 
         try:
             send(new_ping())
@@ -321,7 +318,7 @@ class ServiceBusSender(KombuSender):
         return not self.link.is_open or self.link.connection.outgoing.is_fresh
 
     def send(self, message: Message, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         channel = self.link.open(timeout)
         try:
             targets = channel.route(message.exchange, message.routing_key, message.properties)
@@ -331,21 +328,21 @@ class ServiceBusSender(KombuSender):
         for target in targets:
             self._send_to(target, message, outgoing, deadline)
 
-    def _send_to(self, target: str, message: Message, outgoing: AmqpAnnotatedMessage, deadline: float) -> None:
+    def _send_to(self, target: str, message: Message, outgoing: AmqpAnnotatedMessage, deadline: Deadline) -> None:
         link = self.link.to(target, deadline)
         self._require_fit(message, outgoing, link)
         try:
-            link.send(outgoing, deadline - time.monotonic())
+            link.send(outgoing, deadline.left)
         except Exception as exc:
             raise self._failed_at(target, exc) from exc
 
     def declare(self, declarations: Iterable[Declaration], timeout: float) -> Any:
         """Every declaration is a call of the management, which may be away alone."""
-        deadline, answer = time.monotonic() + timeout, None
+        deadline, answer = Deadline(timeout), None
         channel = self.link.open(timeout)
         try:
             for declaration in declarations:
-                self.link.bound(_left(deadline))
+                self.link.bound(deadline.left)
                 answer = getattr(channel, declaration.operation)(**declaration.arguments)
         except Exception as exc:
             raise self.namespace.unreached(exc, whole_namespace=not was_let_in(exc)) from exc
@@ -376,7 +373,7 @@ class ServiceBusSender(KombuSender):
     # -- batches ------------------------------------------------------------------------------------------------
 
     def send_batch(self, messages: Sequence[Message], timeout: float) -> list[NamespaceFailure | None]:
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         outcomes: list[NamespaceFailure | None] = [None] * len(messages)
         try:
             channel = self.link.open(timeout)
@@ -399,7 +396,11 @@ class ServiceBusSender(KombuSender):
         return outcomes
 
     def _send_parts(
-        self, target: str, messages: Sequence[Message], parts: list[tuple[int, AmqpAnnotatedMessage]], deadline: float
+        self,
+        target: str,
+        messages: Sequence[Message],
+        parts: list[tuple[int, AmqpAnnotatedMessage]],
+        deadline: Deadline,
     ) -> Iterator[tuple[int, NamespaceFailure | None]]:
         """Send to one entity, in as few batches as fit."""
         while parts:
@@ -429,12 +430,12 @@ class ServiceBusSender(KombuSender):
         chosen: Sequence[tuple[int, AmqpAnnotatedMessage]],
         link: SenderLink,
         batch: Any,
-        deadline: float,
+        deadline: Deadline,
     ) -> list[NamespaceFailure | None]:
         """Send as one batch; alone, one that fills a batch, and those of whom one is refused: which?"""
         if len(chosen) > 1:
             try:
-                link.send(batch, min(_left(deadline), self.namespace.send_timeout))
+                link.send(batch, min(deadline.left, self.namespace.send_timeout))
             except Exception as exc:
                 refused = self._failed_at(target, exc)
                 if refused.kind is not FailureKind.REJECTED:
@@ -455,10 +456,10 @@ class ServiceBusSender(KombuSender):
         return batch, count
 
     def _outcome_alone(
-        self, target: str, message: Message, outgoing: AmqpAnnotatedMessage, deadline: float
+        self, target: str, message: Message, outgoing: AmqpAnnotatedMessage, deadline: Deadline
     ) -> NamespaceFailure | None:
         try:
-            self._send_to(target, message, outgoing, min(deadline, time.monotonic() + self.namespace.send_timeout))
+            self._send_to(target, message, outgoing, deadline.part(self.namespace.send_timeout))
         except NamespaceFailure as failure:
             return failure
         return None
@@ -498,11 +499,10 @@ class ServiceBusReceiver(Receiver):
             return []
 
     def _receive(self, limit: int, timeout: float) -> list[Received]:
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         with self._failing():
             while not self._interrupted:
-                left = deadline - time.monotonic()
-                wait = min(left, OTHERS_WAIT) if self._put_back else left
+                wait = min(deadline.left, OTHERS_WAIT) if self._put_back else deadline.left
                 batch = self._take(min(limit, BATCH), wait)
                 if self._interrupted:
                     break  # what came goes back when this is closed
@@ -510,7 +510,7 @@ class ServiceBusReceiver(Receiver):
                     return batch
                 if self._put_back:
                     self._let_come_again()
-                elif time.monotonic() > deadline - NEARLY:
+                elif deadline.left < NEARLY:
                     return []
         return []
 

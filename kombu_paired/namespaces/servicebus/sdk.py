@@ -26,6 +26,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from kombu_paired.bounded import GivenUp
 from kombu_paired.bounded import bounded as bounded_step
+from kombu_paired.deadline import LEAST
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.namespaces.servicebus.address import Address
 
@@ -239,7 +240,7 @@ class SenderLink(_Link):
         raw = self._raw
         if raw is None:
             raise ServiceBusConnectionError(message=f"the link to {self.path} is closed")
-        raw.send_messages(message, timeout=max(timeout - OVERSTEP, 0.001))
+        raw.send_messages(message, timeout=max(timeout - OVERSTEP, LEAST))
 
     @property
     def max_message_size(self) -> int:
@@ -305,7 +306,7 @@ class ReceiverLink(_Link):
         raw._prefetch_count = 0 if ask else 1  # where it prefetches, the SDK gives no credit here
         self._is_receiving = True
         try:
-            messages = list(raw.receive_messages(max_message_count=limit, max_wait_time=max(timeout, 0.001)))
+            messages = list(raw.receive_messages(max_message_count=limit, max_wait_time=max(timeout, LEAST)))
         finally:
             self._is_receiving = False
             raw._prefetch_count = 0

@@ -10,12 +10,13 @@ from collections import deque
 
 import pytest
 
+from kombu_paired.deadline import Deadline
 from kombu_paired.declarations import Declaration
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
-from kombu_paired.namespaces.deadlines import Deadline, TimelySocket, look_up
 from kombu_paired.namespaces.kombu import KombuNamespace
+from kombu_paired.namespaces.sockets import TimelySocket, look_up
 from tests.support.peers import (
     NONSENSE,
     SILENCE,

@@ -10,14 +10,13 @@ import math
 import select
 import socket
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
 from kombu_paired.bounded import shared
+from kombu_paired.deadline import Deadline
 
-__all__ = ("Deadline", "TimelySocket", "look_up")
+__all__ = ("TimelySocket", "look_up")
 
 #: Seconds by which a time limit may be off before it is worth a system call to correct it.
 SLACK = 0.05
@@ -25,34 +24,6 @@ SLACK = 0.05
 AT_ONCE = 4096
 
 _WOULD_WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
-
-class Deadline:
-    """When the call that is under way on a link must have ended; never, if there is none.
-
-    Attributes:
-        at: monotonic seconds.
-    """
-
-    __slots__ = ("at",)
-
-    def __init__(self, timeout: float = math.inf) -> None:
-        self.at = monotonic() + timeout
-
-    @property
-    def left(self) -> float:
-        """Seconds that are left, negative when it has passed."""
-        return self.at - monotonic()
-
-    @contextmanager
-    def within(self, timeout: float) -> Iterator[None]:
-        """What is done in the block takes at most so many seconds, and no longer than it might without."""
-        before = self.at
-        self.at = min(before, monotonic() + timeout)
-        try:
-            yield
-        finally:
-            self.at = before
 
 
 class TimelySocket:
