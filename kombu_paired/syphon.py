@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -30,8 +29,9 @@ from kombu_paired.failures import FailureKind
 from kombu_paired.message import DECLARE, Diversion, Message, diversion_of, from_backlog
 from kombu_paired.namespaces.base import DeadLetter, Namespace, Received, Receiver, Sender
 from kombu_paired.pairing import Pairing
+from kombu_paired.pairing.doubts import Doubts
 
-__all__ = ("Destinations", "Doubts", "MessagePump", "Syphon")
+__all__ = ("Destinations", "MessagePump", "Syphon")
 
 logger = logging.getLogger(__name__)
 
@@ -91,34 +91,6 @@ class Destinations:
             return max(0.0, min(until for _, _, until in self._resting.values()) - self._clock())
 
 
-class Doubts:
-    """Ids of messages that the primary may have, or has, and that the backlog does not know of.
-
-    A mark in the backlog outlives the process; this is for a broker whose messages cannot be marked, and for a
-    secondary that could not be told.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ids: OrderedDict[str | None, None] = OrderedDict()
-
-    def __contains__(self, message_id: str | None) -> bool:
-        return message_id in self._ids
-
-    def add(self, message_ids: Iterable[str | None]) -> None:
-        with self._lock:
-            self._ids.update(dict.fromkeys(message_ids))
-            while len(self._ids) > MOST_DOUBTS:
-                self._ids.popitem(last=False)
-
-    def settle(self, message_ids: Iterable[str | None]) -> None:
-        """They are delivered, and out of the backlog."""
-        if self._ids:
-            with self._lock:
-                for each in message_ids:
-                    self._ids.pop(each, None)
-
-
 @dataclass(eq=False)
 class _Parcel:
     """A backlog message, translated.
@@ -145,7 +117,7 @@ class Syphon:
         self.pairing = pairing
         self.poll = poll or pairing.options.syphon_poll
         self.destinations = Destinations()
-        self.doubts = Doubts()
+        self.doubts = Doubts(MOST_DOUBTS)
         self.stopping = threading.Event()
         self._primary_works = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -363,17 +335,17 @@ class MessagePump:
         doubtful = [each for each, failure in failed if failure.maybe_stored and not each.diversion.maybe_duplicate]
         for each in doubtful:
             each.maybe_duplicate = True
-        self._syphon.doubts.add(each.message.message_id for each in doubtful)
+        self._syphon.doubts.add(*(each.message for each in doubtful))
         return doubtful
 
     def _complete(self, receiver: Receiver, delivered: Sequence[_Parcel]) -> None:
         try:
             receiver.complete([each.received for each in delivered])
         except NamespaceFailure:  # they will come again
-            self._syphon.doubts.add(each.message.message_id for each in delivered)
+            self._syphon.doubts.add(*(each.message for each in delivered))
             self._tell_delivered(delivered)
             raise
-        self._syphon.doubts.settle(each.message.message_id for each in delivered)
+        self._syphon.doubts.settle(*(each.message for each in delivered))
         self._tell_delivered(delivered)
 
     def _unpack(self, batch: Sequence[Received]) -> tuple[list[_Parcel], list[DeadLetter]]:
@@ -382,7 +354,7 @@ class MessagePump:
         for received in batch:
             try:
                 message, diversion = from_backlog(received.message, now), diversion_of(received.message)
-                in_doubt = diversion.maybe_duplicate or received.again or message.message_id in self._syphon.doubts
+                in_doubt = diversion.maybe_duplicate or received.again or message in self._syphon.doubts
                 parcels.append(_Parcel(received, message, diversion, in_doubt))
             except MalformedBacklogMessage as exc:
                 letters.append(DeadLetter(received, exc.reason, exc.description))

@@ -17,7 +17,7 @@ from kombu_paired.message import Diversion, Message, marked_maybe_duplicate, to_
 from kombu_paired.namespaces.base import DeadLetter, Received, Receiver
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing import Pairing
-from kombu_paired.syphon import MISSING_GRACE, MOST_DOUBTS, Destinations, Doubts, MessagePump
+from kombu_paired.syphon import MISSING_GRACE, Destinations, MessagePump
 from tests.unit.test_pairing import Clock, ScriptedNamespace
 
 QUEUE = "contoso/x-servicebus-transfer/0"
@@ -190,12 +190,3 @@ def test_what_only_workers_declare_waits_for_one(trip: Trip, exchange: str, dead
         trip.move(trip.failure(FailureKind.MISSING))
         clock.now += MISSING_GRACE
     assert trip.backlog.dead == dead
-
-
-def test_doubts_have_an_end() -> None:
-    doubts = Doubts()
-    doubts.add(str(number) for number in range(MOST_DOUBTS + 1))
-    assert "0" not in doubts
-    assert "1" in doubts
-    doubts.settle(["1"])
-    assert "1" not in doubts
