@@ -1,11 +1,11 @@
 """The pipeline: from the journals of a fleet to tables of what an outage did, a page for people, and money.
 
 Everything here but the pure rooms runs on Spark, which is imported where it is used. Of the rest of the package it
-knows the events alone, and the form of their lines; nothing of a pairing.
+knows the journal's format alone, and nothing of a pairing.
 
 ====================  ======================================================================================
 reading               ``reading`` finds journals and reads events; what is none is counted and kept.
-                      ``schema`` is the form of their lines
+                      ``schema`` is the journal's format as Spark reads it
 tables                ``messages``, ``outages``, ``cost_table``, ``what_if`` (with ``replay``) and ``quality`` make one
                       each, ``azure`` the service's side of an outage; ``storing`` writes them
 costs                 ``costs`` counts operations, ``prices`` turns them into money. Pure
