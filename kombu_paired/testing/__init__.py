@@ -10,6 +10,8 @@ in the ways that brokers suffer: killed, frozen, filled. It keeps its port and i
         broker.restart()  # the same port, the same data
 
 It dies with this process, however this process ends (on Linux also when it is killed).
+
+:class:`ScriptedBroker` is no real one: it lives in this process's memory, and says what the test wants it to say.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from kombu_paired.testing.local_rabbitmq import LocalRabbitMQ
 from kombu_paired.testing.local_redis import LocalRedis
 from kombu_paired.testing.local_servicebus import LocalServiceBus
 from kombu_paired.testing.processes import HOST, descendants, free_port, process_state, spawn, stop_tree
+from kombu_paired.testing.scripted import ManualClock, ScriptedBroker
 
 __all__ = (
     "HOST",
@@ -31,6 +34,8 @@ __all__ = (
     "LocalRabbitMQ",
     "LocalRedis",
     "LocalServiceBus",
+    "ManualClock",
+    "ScriptedBroker",
     "descendants",
     "free_port",
     "local_broker",

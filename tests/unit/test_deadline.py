@@ -7,12 +7,12 @@ import math
 import pytest
 
 from kombu_paired.deadline import LEAST, Deadline
-from tests.unit.test_pairing import Clock
+from kombu_paired.testing import ManualClock
 
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return ManualClock()
 
 
 def test_what_is_left_is_a_time_limit_that_every_driver_takes(clock):

@@ -19,7 +19,8 @@ from kombu_paired.pairing import link_pool
 from kombu_paired.pairing.call import Call
 from kombu_paired.pairing.link_pool import Lent, LinkPool
 from kombu_paired.pairing.retrying import THROTTLE_WAITS, Patience, on_a_living_link
-from tests.unit.test_pairing import COUNTED, Clock, ScriptedNamespace, ScriptedSender, World
+from kombu_paired.testing.scripted import ManualClock, ScriptedBroker, ScriptedSender
+from tests.unit.test_pairing import COUNTED, World
 
 OTHERS = [kind for kind in FailureKind if not kind.counts]
 
@@ -28,7 +29,7 @@ class Link(ScriptedSender):
     """Connected from the start, until somebody ends it, and remembers how."""
 
     def __init__(self) -> None:
-        super().__init__(ScriptedNamespace("primary"))
+        super().__init__(ScriptedBroker("primary"))
         self.fresh = False
         self.ended: str | None = None
 
@@ -116,7 +117,7 @@ def test_closing_says_goodbye_to_the_idle_ones(pool: LinkPool) -> None:
 
 
 def test_a_goodbye_that_takes_long_is_the_last_one(pool: LinkPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
+    clock = ManualClock()
     monkeypatch.setattr(link_pool.time, "monotonic", clock)
     links = idle(pool, 3)
     monkeypatch.setattr(Link, "close", lambda self: (clock.sleep(1), setattr(self, "ended", "closed")))
@@ -196,7 +197,7 @@ class Watched:
         self.senders: list[ScriptedSender] = []
         init = ScriptedSender.__init__
 
-        def remember(sender: ScriptedSender, namespace: ScriptedNamespace) -> None:
+        def remember(sender: ScriptedSender, namespace: ScriptedBroker) -> None:
             init(sender, namespace)
             self.senders.append(sender)
 
@@ -245,14 +246,14 @@ def test_a_send_that_is_under_way_when_the_pairing_closes_leaves_no_link_behind(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_under_way, may_end = threading.Event(), threading.Event()
-    take = ScriptedNamespace.take
+    take = ScriptedBroker.take
 
-    def slow(namespace: ScriptedNamespace, message: Message) -> None:
+    def slow(namespace: ScriptedBroker, message: Message) -> None:
         is_under_way.set()
         assert may_end.wait(20)
         take(namespace, message)
 
-    monkeypatch.setattr(ScriptedNamespace, "take", slow)
+    monkeypatch.setattr(ScriptedBroker, "take", slow)
     sending = threading.Thread(target=watched.world.send)
     sending.start()
     assert is_under_way.wait(20)
@@ -285,7 +286,7 @@ class Attempt:
 
 def on_a_link(pool: LinkPool, attempt: Attempt) -> str:
     with pool.lend() as lent:
-        return on_a_living_link(lent, attempt, Deadline(1, Clock()))
+        return on_a_living_link(lent, attempt, Deadline(1, ManualClock()))
 
 
 def test_a_link_that_may_only_have_been_dead_is_tried_once_more_and_its_like_are_dropped(pool: LinkPool) -> None:
@@ -319,21 +320,23 @@ def test_what_the_broker_may_have_seen_is_not_tried_again(pool: LinkPool, found:
 def test_a_fresh_link_cannot_have_died_in_its_sleep() -> None:
     attempt = Attempt(failure(FailureKind.UNREACHABLE))
     with pytest.raises(NamespaceFailure):
-        on_a_link(LinkPool(lambda: ScriptedSender(ScriptedNamespace("primary"))), attempt)
+        on_a_link(LinkPool(lambda: ScriptedSender(ScriptedBroker("primary"))), attempt)
     assert attempt.made == 1
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def call(clock: Clock) -> Call:
+def call(clock: ManualClock) -> Call:
     return Call(Message("{}", "", "orders"), clock(), Deadline(20, clock))
 
 
-def test_a_busy_side_gets_so_many_waits_of_a_call_which_take_nothing_of_its_time(clock: Clock, call: Call) -> None:
+def test_a_busy_side_gets_so_many_waits_of_a_call_which_take_nothing_of_its_time(
+    clock: ManualClock, call: Call
+) -> None:
     busy = failure(FailureKind.THROTTLED)
     told: list[NamespaceFailure] = []
     patience = Patience("primary", 10, clock.sleep, told.append)
@@ -350,7 +353,7 @@ def test_a_busy_side_gets_so_many_waits_of_a_call_which_take_nothing_of_its_time
     assert attempt.made == 2 * THROTTLE_WAITS
 
 
-def test_what_is_not_busy_is_not_waited_for(clock: Clock, call: Call) -> None:
+def test_what_is_not_busy_is_not_waited_for(clock: ManualClock, call: Call) -> None:
     started, attempt, patience = clock(), Attempt(), Patience("primary", 10, clock.sleep)
     other = failure(FailureKind.FAULT)
     assert patience.outwait(other, attempt.as_value, call, call.deadline) is other

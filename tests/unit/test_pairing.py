@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kombu_paired.declarations import Declaration, Entity
+from kombu_paired.declarations import Entity
 from kombu_paired.errors import (
     BacklogUnavailable,
     ConfigurationError,
     MessageTooLarge,
-    NamespaceFailure,
     NamespaceUnauthorized,
     PairingClosed,
     PrimaryUnavailable,
@@ -25,137 +24,24 @@ from kombu_paired.errors import (
 from kombu_paired.events import Event, EventKind
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import MAYBE_DUPLICATE, Message, diversion_of, from_backlog
-from kombu_paired.namespaces.base import BacklogDepth, Namespace, Receiver, Sender
+from kombu_paired.namespaces.base import Sender
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing import Pairing, stranded
 from kombu_paired.pairing.circuit import CircuitState
 from kombu_paired.pairing.reach import FRESH
 from kombu_paired.pairing.retrying import THROTTLE_WAITS
+from kombu_paired.testing.scripted import ManualClock, ScriptedBroker, ScriptedRefusal, ScriptedSender
 
 COUNTED = [kind for kind in FailureKind if kind.counts]
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-class ScriptedNamespace(Namespace):
-    """Answers each send with the next failure of its script, or takes the message."""
-
-    def __init__(self, side: str) -> None:
-        self.side, self.uri = side, f"scripted://{side}"
-        self.script: list[NamespaceFailure | None] = []
-        self.always: NamespaceFailure | None = None
-        self.failing_queues: set[str] = set()
-        self.stored: list[Message] = []
-        self.declared: list[Declaration] = []
-        self.attempts = self.probes = 0
-        self.missing_queues: set[str] = set()
-        self.clock = Clock()
-        self.cost = 0.0  # seconds until a failure is found out
-
-    def failure(self, kind: FailureKind, **facts: Any) -> NamespaceFailure:
-        return NamespaceFailure(kind, self.label, ConnectionError(f"{self.side} {kind.value}"), **facts)
-
-    def take(self, message: Message) -> None:
-        self.attempts += 1
-        failure = self.script.pop(0) if self.script else self.always
-        if failure is None and message.routing_key in self.failing_queues:
-            failure = self.failure(FailureKind.FAULT)
-        if failure is not None:
-            self.clock.sleep(self.cost)
-            raise failure
-        self.stored.append(message)
-
-    def kind_of(self, exc: BaseException) -> FailureKind:
-        return FailureKind.UNREACHABLE
-
-    def consumer_client(self, heartbeat: float | None, connect_timeout: float | None) -> Any:
-        raise NotImplementedError
-
-    def hurry(self, connection: Any, seconds: float) -> None:
-        raise NotImplementedError
-
-    def try_next_url(self, client: Any) -> int:
-        raise NotImplementedError
-
-    def sender(self) -> Sender:
-        return ScriptedSender(self)
-
-    def receiver(self, queue: str, prefetch: int, timeout: float) -> Receiver:
-        raise NotImplementedError
-
-    def probe(self, entity: Entity | None, timeout: float) -> None:
-        self.probes += 1
-        if self.always is not None:
-            self.clock.sleep(self.cost)
-            raise self.always
-
-    def ensure_backlog_queues(self, names: Sequence[str], create: bool, timeout: float) -> list[str]:
-        if self.always is not None:
-            self.clock.sleep(self.cost)
-            raise self.always
-        return [name for name in names if create or name not in self.missing_queues]
-
-    def backlog_depths(self, names: Sequence[str], timeout: float) -> list[BacklogDepth]:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class ScriptedSender(Sender):
-    def __init__(self, namespace: ScriptedNamespace) -> None:
-        super().__init__()
-        self.namespace, self.fresh = namespace, True
-
-    @property
-    def is_fresh(self) -> bool:
-        return self.fresh
-
-    def send(self, message: Message, timeout: float) -> None:
-        try:
-            self.namespace.take(message)
-        except NamespaceFailure:
-            self.fresh = True
-            raise
-        self.fresh = False
-
-    def send_batch(self, messages: Sequence[Message], timeout: float) -> list[NamespaceFailure | None]:
-        outcomes: list[NamespaceFailure | None] = []
-        for message in messages:
-            try:
-                self.namespace.take(message)
-                outcomes.append(None)
-            except NamespaceFailure as failure:
-                outcomes.append(failure)
-        return outcomes
-
-    def declare(self, declarations: Iterable[Declaration], timeout: float) -> Any:
-        if self.namespace.always is not None:
-            self.namespace.clock.sleep(min(self.namespace.cost, timeout))
-            raise self.namespace.always
-        self.namespace.declared.extend(declarations)
-        return "declared"
-
-    def close(self) -> None:
-        self.fresh = True
-
-    drop = close
-
-
 class World:
     def __init__(self, **options: Any) -> None:
-        self.clock = Clock()
-        self.primary, self.secondary = ScriptedNamespace("primary"), ScriptedNamespace("secondary")
-        self.primary.clock = self.secondary.clock = self.clock
+        self.clock = ManualClock()
+        self.primary, self.secondary = (
+            ScriptedBroker("primary", clock=self.clock),
+            ScriptedBroker("secondary", clock=self.clock),
+        )
         settings = {"secondary": "scripted://secondary", "backlog_queue_count": 3, **options}
         self.pairing = Pairing(
             "contoso",
@@ -381,7 +267,7 @@ def test_wrong_credentials_raise_at_once_say_which_side_and_divert_nothing(world
 def test_a_rejected_message_raises_what_the_plain_transport_would(world: World) -> None:
     failure = world.primary.failure(FailureKind.REJECTED)
     world.primary.always = failure
-    with pytest.raises(ConnectionError) as caught:
+    with pytest.raises(ScriptedRefusal) as caught:
         world.send()
     assert caught.value is failure.cause
     assert world.secondary.attempts == 0
@@ -395,7 +281,7 @@ def test_a_missing_entity_is_declared_once_and_the_message_sent_again(world: Wor
     assert len(world.primary.stored) == 1
     assert [each.name for each in world.primary.declared] == ["orders"], "said once, and again as it was missing"
     world.primary.always = world.primary.failure(FailureKind.MISSING)
-    with pytest.raises(ConnectionError):
+    with pytest.raises(ScriptedRefusal):
         world.send("nobody-declared-it")
 
 
@@ -477,7 +363,7 @@ def test_a_message_that_every_backlog_queue_rejects_pulls_none_of_them(world: Wo
     world.primary.always = world.primary.failure(FailureKind.FAULT)
     failure = world.secondary.failure(FailureKind.REJECTED)
     world.secondary.script = [failure, failure]
-    with pytest.raises(ConnectionError) as caught:
+    with pytest.raises(ScriptedRefusal) as caught:
         world.send()
     assert caught.value is failure.cause
     assert not world.pairing.rotation.pulled()
@@ -529,7 +415,7 @@ def failed_together(world: World, primary_cost: float = 0.0, secondary_cost: flo
 def test_a_side_that_is_back_is_used_whatever_is_known_of_it(world: World, who: str, later: float, cost: float) -> None:
     failed_together(world, cost, cost)
     world.clock.sleep(later)
-    back: ScriptedNamespace = getattr(world, who)
+    back: ScriptedBroker = getattr(world, who)
     back.always = None
     world.send()
     assert len(back.stored) == 1
@@ -682,14 +568,14 @@ def test_steps_in_vain_are_a_part_of_the_call_that_follows_on_a_busy_machine_too
         world.pairing.open()
     timeout, started = world.pairing.options.send_timeout, world.clock()
 
-    def silent(namespace: ScriptedNamespace, left: float) -> None:
+    def silent(namespace: ScriptedBroker, left: float) -> None:
         namespace.clock.sleep(left)
         raise namespace.failure(FailureKind.TIMEOUT)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ScriptedSender, "send", lambda self, message, left: silent(self.namespace, left))
         patch.setattr(ScriptedSender, "declare_one", lambda self, declaration, book, left: silent(self.namespace, left))
-        patch.setattr(ScriptedNamespace, "ensure_backlog_queues", lambda self, names, create, left: silent(self, left))
+        patch.setattr(ScriptedBroker, "ensure_backlog_queues", lambda self, names, create, left: silent(self, left))
         if opened == "in the call":
             world.pairing.open()
             world.clock.sleep(pause)
@@ -918,7 +804,7 @@ class SendPath(RuleBasedStateMachine):
         kept_before = len(world.secondary.stored)
         try:
             world.pairing.send(Message(body, "", entity, properties={"delivery_mode": 2}))
-        except (BacklogUnavailable, NamespaceUnauthorized, ConnectionError):
+        except (BacklogUnavailable, NamespaceUnauthorized, ConnectionError, ScriptedRefusal):
             pass  # the caller knows, and still has the message
         else:
             self.returned.append(body)

@@ -23,7 +23,7 @@ from kombu_paired.message import MAYBE_DUPLICATE, Message
 from kombu_paired.namespaces.base import Sender
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing import Pairing
-from tests.unit.test_pairing import ScriptedNamespace
+from kombu_paired.testing.scripted import ScriptedBroker
 
 greenlet = pytest.importorskip("greenlet")
 
@@ -97,7 +97,7 @@ weathers = st.lists(
 )
 
 
-class WeatherNamespace(ScriptedNamespace):
+class WeatherNamespace(ScriptedBroker):
     def __init__(self, side: str, stage: Stage, forecast: Sequence[Weather]) -> None:
         super().__init__(side)
         self.stage = stage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,75 +14,44 @@ from kombu_paired.errors import NamespaceFailure
 from kombu_paired.events import Event, EventKind
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Diversion, Message, marked_maybe_duplicate, to_backlog
-from kombu_paired.namespaces.base import DeadLetter, Received, Receiver
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing import Pairing
 from kombu_paired.syphon import MISSING_GRACE, Destinations, MessagePump
-from tests.unit.test_pairing import Clock, ScriptedNamespace
+from kombu_paired.testing.scripted import ManualClock, ScriptedBroker
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 AWAY = [FailureKind.UNREACHABLE, FailureKind.TIMEOUT]
 
 
-class Backlog(Receiver):
-    """Hands out copies of what it has, and notes what becomes of them."""
-
-    def __init__(self, *, can_mark: bool = True) -> None:
-        self.can_mark = can_mark
-        self.waiting: list[Message] = []
-        self.completed: list[str] = []
-        self.abandoned: list[str] = []
-        self.marked: list[str] = []
-        self.dead: list[str] = []
-        self.failure: NamespaceFailure | None = None
-
-    def receive(self, limit: int = 100, timeout: float = 0) -> list[Received]:
-        batch, self.waiting = self.waiting[:limit], self.waiting[limit:]
-        return [Received(each, each.message_id) for each in batch]
-
-    def complete(self, received: Sequence[Received]) -> None:
-        if self.failure and received:
-            raise self.failure
-        self.completed += [each.token for each in received]
-
-    def abandon(self, received: Sequence[Received], *, maybe_duplicate: bool = False) -> None:
-        if self.failure and received:
-            raise self.failure
-        (self.marked if maybe_duplicate else self.abandoned).extend(each.token for each in received)
-        change = marked_maybe_duplicate if maybe_duplicate and self.can_mark else replace
-        self.waiting += [change(each.message) for each in received]
-
-    def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
-        self.dead += [letter.received.token for letter in letters]
-
-    def interrupt(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Trip:
     """A pump, the two ends of its way, and what it tells."""
 
-    def __init__(self, **backlog: Any) -> None:
-        self.primary = ScriptedNamespace("primary")
+    def __init__(self, *, can_mark: bool = True) -> None:
+        self.primary, self.secondary = ScriptedBroker("primary"), ScriptedBroker("secondary")
+        self.secondary.can_mark = can_mark
         self.pairing = Pairing(
             "contoso",
             PairedNamespaceOptions(secondary="scripted://secondary", backlog_queue_count=1),
             self.primary,
-            ScriptedNamespace("secondary"),
+            self.secondary,
         )
         self.events: list[Event] = []
         self.pairing.events.listen(self.events.append)
         self.syphon = Syphon(self.pairing, poll=1)
         self.syphon.stopping.wait = lambda timeout=None: False  # type: ignore[method-assign]
         self.pump = MessagePump(self.syphon, QUEUE)
-        self.backlog = Backlog(**backlog)
+        self.backlog = self.secondary.receiver(QUEUE, 0, 1)
+
+    @property
+    def waiting(self) -> list[Message]:
+        """What is in the backlog queue."""
+        return self.secondary.queues[QUEUE]
 
     def put(self, *names: str, exchange: str = "", routing_key: str = "orders") -> None:
         why = Diversion(time.time(), time.time(), "web-1/1", "unreachable")
         for name in names:
             message = Message("{}", exchange, routing_key, properties={"message_id": name})
-            self.backlog.waiting.append(to_backlog(message, QUEUE, why))
+            self.waiting.append(to_backlog(message, QUEUE, why))
 
     def move(self, *answers: NamespaceFailure | None, again: bool = False) -> None:
         self.syphon._primary_works.set()
@@ -115,9 +84,9 @@ def test_only_what_was_sent_without_an_answer_is_marked(trip: Trip, kind: Failur
     assert trip.backlog.completed == ["delivered"]
     assert trip.backlog.marked == ["uncertain"]  # before the link is closed, and the rest goes back with it
 
-    trip.backlog.waiting.clear()
+    trip.waiting.clear()
     trip.put("unsent")
-    trip.backlog.waiting.append(marked_maybe_duplicate(to_backlog(*_uncertain())))
+    trip.waiting.append(marked_maybe_duplicate(to_backlog(*_uncertain())))
     trip.syphon.destinations = Destinations()
     trip.move()
     assert trip.came_home() == {"delivered": False, "unsent": False, "uncertain": True}
@@ -133,7 +102,7 @@ def test_where_the_backlog_cannot_be_marked_the_process_keeps_it_in_mind(kind: F
     trip = Trip(can_mark=False)
     trip.put("a")
     trip.move(trip.failure(kind, maybe_stored=True))
-    assert "x-paired-maybe-duplicate" not in trip.backlog.waiting[0].headers
+    assert "x-paired-maybe-duplicate" not in trip.waiting[0].headers
     trip.move()
     assert trip.came_home() == {"a": True}
     trip.put("a")
@@ -144,12 +113,12 @@ def test_where_the_backlog_cannot_be_marked_the_process_keeps_it_in_mind(kind: F
 
 def test_a_secondary_that_is_away_when_it_should_be_told_leaves_it_to_the_process(trip: Trip) -> None:
     trip.put("delivered", "uncertain")
-    waiting = list(trip.backlog.waiting)
-    trip.backlog.failure = NamespaceFailure(FailureKind.UNREACHABLE, "secondary", ConnectionError())
+    waiting = list(trip.waiting)
+    trip.secondary.receiving = NamespaceFailure(FailureKind.UNREACHABLE, "secondary", ConnectionError())
     with pytest.raises(NamespaceFailure):
         trip.move(None, trip.failure(FailureKind.TIMEOUT, maybe_stored=True))
 
-    trip.backlog.failure, trip.backlog.waiting = None, waiting  # neither of them was settled
+    trip.secondary.receiving, trip.waiting[:] = None, waiting  # neither of them was settled
     assert trip.came_home() == {"delivered": False}
     trip.move()
     assert trip.came_home() == {"delivered": True, "uncertain": True}
@@ -174,7 +143,7 @@ def test_what_was_sent_a_second_time_within_a_batch_says_so(trip: Trip) -> None:
 
 
 def test_a_message_that_was_marked_before_is_not_copied_again(trip: Trip) -> None:
-    trip.backlog.waiting.append(marked_maybe_duplicate(to_backlog(*_uncertain())))
+    trip.waiting.append(marked_maybe_duplicate(to_backlog(*_uncertain())))
     trip.move(trip.failure(FailureKind.UNREACHABLE, maybe_stored=True))
     assert (trip.backlog.marked, trip.backlog.abandoned) == ([], [])
 
@@ -183,7 +152,7 @@ def test_a_message_that_was_marked_before_is_not_copied_again(trip: Trip) -> Non
     ("exchange", "dead"), [("celery_delayed_27", []), ("shop_celery_delayed_27", []), ("news", ["a"])]
 )
 def test_what_only_workers_declare_waits_for_one(trip: Trip, exchange: str, dead: list[str]) -> None:
-    clock = Clock()
+    clock = ManualClock()
     trip.syphon.destinations = Destinations(clock)
     trip.put("a", exchange=exchange, routing_key="0." * 28 + "orders")
     for _ in range(2):
