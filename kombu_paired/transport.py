@@ -274,6 +274,23 @@ class Transport(base.Transport):  # type: ignore[misc]
         self.pairing.primary_was_reached()
         return connection
 
+    def channel_of_primary(self, connection: Any) -> Any:
+        """A channel on the primary's own connection.
+
+        Raises:
+            PrimaryUnavailable: the primary refuses everything for now, as a Redis whose disk is full does. A worker
+                connects again then, and waits.
+        """
+        try:
+            return self.primary_transport.create_channel(connection)
+        except self.connection_errors:
+            raise
+        except Exception as exc:
+            if not self._is_away(exc):
+                raise
+            label = self.pairing.primary.label
+            raise PrimaryUnavailable(f"{label} opens no channel: {type(exc).__name__}: {exc}") from exc
+
     def _say_once_that_it_waits(self, state: RetryCallState) -> None:
         if state.attempt_number == 1 and state.outcome is not None:
             logger.warning(
@@ -621,7 +638,7 @@ class Channel(base.StdChannel):  # type: ignore[misc]
             if self.connection is None:
                 raise ConnectionError("the channel is closed")  # Celery ignores connection errors while it cleans up
             primary = self.connection.require_primary()
-            channel = self._transport.primary_transport.create_channel(primary)
+            channel = self._transport.channel_of_primary(primary)
             channel.on_stranded = self._divert_stranded
             for operation, arguments in self._declared_before:
                 if not arguments.get("passive"):

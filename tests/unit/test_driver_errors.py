@@ -12,6 +12,7 @@ import redis
 from kombu import Connection
 
 from kombu_paired.errors import BacklogUnavailable, PrimaryUnavailable
+from kombu_paired.failures import FailureKind
 from kombu_paired.transport import Transport
 
 TUPLES = ("connection_errors", "channel_errors", "recoverable_connection_errors", "recoverable_channel_errors")
@@ -87,3 +88,24 @@ def test_a_worker_connects_again_after_both_errors_of_ours_and_kombu_retries_one
     assert BacklogUnavailable in asked.recoverable_connection_errors
     assert PrimaryUnavailable not in asked.recoverable_connection_errors
     assert not {BacklogUnavailable, PrimaryUnavailable} & {*asked.channel_errors, *asked.recoverable_channel_errors}
+
+
+@pytest.mark.parametrize(
+    ("kind", "raised"), [(FailureKind.FAULT, PrimaryUnavailable), (FailureKind.REJECTED, ValueError)]
+)
+def test_a_primary_that_refuses_a_channel_for_now_is_away(monkeypatch, kind, raised):
+    """A Redis whose disk is full refuses its ping, by an error that would end a worker."""
+    options = {"secondary": "memory://spare", "allow_unsafe_secondary": True}
+    with Connection("paired+memory://main", transport_options=options) as connection:
+        channel, refusal = connection.channel(), ValueError("MISCONF unable to persist to disk")
+        monkeypatch.setattr(channel.connection.transport.pairing.primary, "kind_of", lambda exc: kind)
+
+        def refuse(*args):
+            raise refusal
+
+        monkeypatch.setattr(channel.connection.transport.primary_transport, "create_channel", refuse)
+        monkeypatch.setattr(channel.connection, "require_primary", lambda: None)
+        with pytest.raises(raised) as caught:
+            channel.primary_channel()
+        assert refusal in (caught.value, caught.value.__cause__)
+        assert isinstance(caught.value, connection.connection_errors) is (raised is PrimaryUnavailable)
