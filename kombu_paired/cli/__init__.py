@@ -18,7 +18,7 @@ _COMMANDS = (
     ("check", "kombu_paired.cli.check", "Open the pairing as an application would."),
     ("cost", "kombu_paired.cli.cost", "What 30 days would cost on Azure Service Bus."),
     ("demo", "kombu_paired.cli.demo", "Kill a broker in mid-traffic and lose nothing."),
-    ("emulator", "kombu_paired.emulator.command", "Azure Service Bus in one process, for demos and tests."),
+    ("emulator", "kombu_paired.emulator.server.command", "Azure Service Bus in one process, for demos and tests."),
     ("report", "kombu_paired.cli.report", "Say what an outage did: what was lost, what was late, what failed over."),
     ("simulate", "kombu_paired.cli.simulate", "Write journals of any size with a known truth."),
     ("status", "kombu_paired.cli.status", "Show what waits in the backlog."),

@@ -5,34 +5,61 @@ The unmodified official SDK, sync and async, and its administration client work 
     with Emulator(queues=["orders"]) as emulator:
         client = ServiceBusClient.from_connection_string(emulator.connection_string)
 
-Rooms, each with one reason to change, from the ground up:
+Three rooms, from the ground up. What is in a line knows only lines above it.
+
+``wire``: bytes. Pure.
 
 ==================  ==============================================================================
 ``codec``           the types of AMQP 1.0
 ``frames``          its frames, performatives and outcomes
 ``envelope``        the sections of a message
+``ends``            the two ends of a wire, as those between them know them
+``tls``             TLS on one
+==================  ==============================================================================
+
+``broker``: what a namespace is, without sockets. Pure, but for the store; the clock is injected.
+
+==================  ==============================================================================
 ``errors``          how the emulator says no
 ``entities``        properties of queues, topics and subscriptions; names
-``queues``          one queue: locks, settlement, schedules, time to live, duplicates, sessions
-``broker``          a namespace: topics, forwarding, administration
+``messages``        a stored message, and how it looks to its receiver
+``journals``        where what must survive is written down
+``timetable``       what is due when
+``stock``           the messages of a queue: schedules, time to live, duplicates, dead letters
+``queues``          how they are received: locks, settlement, sessions
+``directory``       the entities by name
+``namespace``       sending, forwarding, administration
 ``store``           the namespace on disk
-``tokens``          shared access signatures
 ``faults``          what goes wrong on request
+==================  ==============================================================================
+
+``server``: what speaks to clients.
+
+==================  ==============================================================================
+``tokens``          shared access signatures
+``settings``        how an emulator runs
+``timers``          now, soon and later
+``sessions``        a session of an AMQP connection, and what its links have in common
+``requests``        the requests of ``$cbs`` and ``$management``
+``links``           senders, receivers, request links
+``connection``      one AMQP connection: headers, SASL, frames
+``connections``     all of them
+``waiters``         clients that wait for a session
+``deliveries``      who receives from which queue, and when
+``attaching``       the links that clients ask for
+``http``            as much of HTTP as is needed
 ``atom``            the XML of the management API
 ``management``      the management API
-``connection``      one AMQP connection: headers, SASL, frames, sessions
-``links``           its links
-``requests``        the requests of ``$management``
-``http``, ``tls``   the other two languages of the port
 ``control``         the emulator's own API
-``doors``           sockets, and who speaks on one
-``server``          what ties connections to the broker
+``http_desk``       which of them answers, and to whom
+``speakers``        who speaks on a wire: AMQP, TLS or HTTP
+``doors``           the sockets
+``server``          what ties all this together
 ``embed``           an emulator inside a test
 ``command``         the command line
 ==================  ==============================================================================
 
-Everything up to ``management`` is pure: no I/O but the store's, and an injected clock. Nothing here knows the rest of
-the package, and nothing but ``command`` needs more than the standard library.
+Nothing here knows the rest of the package, and nothing but ``command`` needs more than the standard library.
 
 What the service has and this has not: transactions, filters that look into a message (SQL, correlation) and rule
 actions, AMQP over web sockets, partitions and express entities (accepted, and without effect), the transfer
@@ -42,8 +69,9 @@ request, other tokens than shared access signatures (taken unseen where no keys 
 
 from __future__ import annotations
 
-from kombu_paired.emulator.embed import Emulator
-from kombu_paired.emulator.server import Server, Settings
-from kombu_paired.emulator.tokens import Policy
+from kombu_paired.emulator.server.embed import Emulator
+from kombu_paired.emulator.server.server import Server
+from kombu_paired.emulator.server.settings import Settings
+from kombu_paired.emulator.server.tokens import Policy
 
 __all__ = ("Emulator", "Policy", "Server", "Settings")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kombu_paired.emulator.command import emulator
+from kombu_paired.emulator.server.command import emulator
 
 if __name__ == "__main__":
     emulator(prog_name="kombu-paired emulator")

@@ -19,7 +19,8 @@ from celery.utils.dispatch import Signal
 
 from kombu_paired import errors, message, testing
 from kombu_paired.contrib import celery as contrib
-from kombu_paired.emulator import command, faults
+from kombu_paired.emulator.broker import faults
+from kombu_paired.emulator.server import command
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.failures import FailureKind
 from kombu_paired.namespaces import amqp, redis

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kombu_paired.emulator.codec import (
+from kombu_paired.emulator.wire.codec import (
     Array,
     Byte,
     Char,

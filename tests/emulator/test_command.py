@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from kombu_paired.emulator import Emulator, Policy
-from kombu_paired.emulator.command import emulator as command
-from kombu_paired.emulator.errors import Refusal
-from kombu_paired.emulator.http import HttpConnection, HttpRequest, HttpResponse
-from kombu_paired.emulator.tokens import Policies
+from kombu_paired.emulator.broker.errors import Refusal
+from kombu_paired.emulator.server.command import emulator as command
+from kombu_paired.emulator.server.http import HttpConnection, HttpRequest, HttpResponse
+from kombu_paired.emulator.server.tokens import Policies
 
 
 def test_it_listens_says_where_and_ends_on_a_signal() -> None:

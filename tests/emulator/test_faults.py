@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from kombu_paired.emulator import Emulator, frames
-from kombu_paired.emulator.codec import Described, ULong, encode
-from kombu_paired.emulator.envelope import read_request
-from kombu_paired.emulator.faults import KINDS, OPERATIONS, Fault
-from kombu_paired.emulator.frames import Attach, Begin, Detach, Disposition, Flow, Open, Transfer
+from kombu_paired.emulator import Emulator
+from kombu_paired.emulator.broker.faults import KINDS, OPERATIONS, Fault
+from kombu_paired.emulator.wire import frames
+from kombu_paired.emulator.wire.codec import Described, ULong, encode
+from kombu_paired.emulator.wire.envelope import read_request
+from kombu_paired.emulator.wire.frames import Attach, Begin, Detach, Disposition, Flow, Open, Transfer
 
 #: A sign of life that has not come by then does not come.
 SECONDS = 0.2

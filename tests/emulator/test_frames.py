@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kombu_paired.emulator import frames
-from kombu_paired.emulator.codec import CodecError, Described, Symbol, UInt, ULong, decode, encode
-from kombu_paired.emulator.envelope import Envelope, batch_items, read_request, write_delivery, write_response
-from kombu_paired.emulator.frames import Attach, Begin, Close, Detach, Disposition, End, Flow, Open, Transfer
+from kombu_paired.emulator.wire import frames
+from kombu_paired.emulator.wire.codec import CodecError, Described, Symbol, UInt, ULong, decode, encode
+from kombu_paired.emulator.wire.envelope import Envelope, batch_items, read_request, write_delivery, write_response
+from kombu_paired.emulator.wire.frames import Attach, Begin, Close, Detach, Disposition, End, Flow, Open, Transfer
 
 U32 = st.integers(0, 2**32 - 1)
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from kombu_paired.emulator.broker import Namespace
-from kombu_paired.emulator.codec import Described, Symbol, Timestamp, UInt, ULong, encode
-from kombu_paired.emulator.entities import QueueOptions, SubscriptionOptions, TopicOptions, check_name
-from kombu_paired.emulator.errors import Condition, Refusal
-from kombu_paired.emulator.queues import Outcome, Queue
+from kombu_paired.emulator.broker.entities import QueueOptions, SubscriptionOptions, TopicOptions, check_name
+from kombu_paired.emulator.broker.errors import Condition, Refusal
+from kombu_paired.emulator.broker.messages import Outcome
+from kombu_paired.emulator.broker.namespace import Namespace
+from kombu_paired.emulator.broker.queues import Queue
+from kombu_paired.emulator.wire.codec import Described, Symbol, Timestamp, UInt, ULong, encode
 
 
 class Clock:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from kombu_paired.emulator import Emulator
-from kombu_paired.emulator.broker import Namespace
-from kombu_paired.emulator.entities import QueueOptions, SubscriptionOptions, TopicOptions
-from kombu_paired.emulator.queues import Outcome
-from kombu_paired.emulator.store import Store
+from kombu_paired.emulator.broker.entities import QueueOptions, SubscriptionOptions, TopicOptions
+from kombu_paired.emulator.broker.messages import Outcome
+from kombu_paired.emulator.broker.namespace import Namespace
+from kombu_paired.emulator.broker.store import Store
 from tests.emulator.conftest import connect
 from tests.emulator.test_queues import Clock, bodies, message
 

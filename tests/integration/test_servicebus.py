@@ -29,7 +29,7 @@ from kombu import Connection, Exchange, Queue
 from kombu_paired import Syphon, pairing_of
 from kombu_paired.declarations import Entity
 from kombu_paired.emulator import Emulator
-from kombu_paired.emulator.links import Receiver as ServiceSideReceiver
+from kombu_paired.emulator.server.links import Receiver as ServiceSideReceiver
 from kombu_paired.errors import ConfigurationError, MessageTooLarge, NamespaceUnauthorized, PairingClosed
 from kombu_paired.events import Event, EventKind
 from kombu_paired.message import Message

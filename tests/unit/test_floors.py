@@ -38,6 +38,9 @@ TOP = FLOOR_OF["cli"]  # the command line shows the rooms that stand apart, too
 STAIRS = {"cli.demo": {"testing", "demo"}}
 #: Rooms with a door to the outside only: what they may know of the package.
 APART = {"pipeline": {"journal.format", "pipeline"}, "emulator": {"emulator"}}
+#: The emulator is a house of its own; "" is its public face, "__main__" its command.
+EMULATOR_FLOORS = [{"wire"}, {"broker"}, {"server"}, {"", "__main__"}]
+EMULATOR_FLOOR_OF = {room: number for number, floor in enumerate(EMULATOR_FLOORS) for room in floor}
 
 #: What is not installed with the package, and the rooms that may import it.
 OPTIONAL = {
@@ -123,6 +126,25 @@ def test_a_module_imports_nothing_from_a_floor_above(module):
     assert {room_of(each) for each in above} <= STAIRS.get(module, set())
 
 
+EMULATOR = sorted(module for module in MODULES if room_of(module) == "emulator")
+
+
+def room_of_the_emulator(module):
+    return room_of(module.removeprefix("emulator").removeprefix("."))
+
+
+@pytest.mark.parametrize("module", EMULATOR)
+def test_a_module_of_the_emulator_imports_nothing_from_a_floor_above(module):
+    own_floor = EMULATOR_FLOOR_OF[room_of_the_emulator(module)]
+    assert {
+        each for each in imports_of_ours(module) if EMULATOR_FLOOR_OF[room_of_the_emulator(each)] > own_floor
+    } == set()
+
+
+def test_no_two_modules_of_the_emulator_know_each_other_even_for_types():
+    TopologicalSorter({module: imports_of_ours(module) - {module} for module in EMULATOR}).prepare()
+
+
 def test_no_two_modules_import_each_other():
     graph = {module: imports_of_ours(module, for_types=False) - {module} for module in MODULES}
     TopologicalSorter(graph).prepare()
@@ -138,7 +160,7 @@ def test_a_module_imports_only_what_is_required_or_optional_in_its_room(module):
 @modules
 def test_only_the_command_line_imports_click(module):
     assert "click" not in {name.split(".")[0] for name in imports(module)} or is_in(
-        module, {"cli", "contrib", "demo", "emulator.command"}
+        module, {"cli", "contrib", "demo", "emulator.server.command"}
     )
 
 

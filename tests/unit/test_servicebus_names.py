@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from kombu.transport.azureservicebus import CHARS_REPLACE_TABLE
 
-from kombu_paired.emulator.entities import check_name
+from kombu_paired.emulator.broker.entities import check_name
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.namespaces.servicebus.names import (
     LONGEST_NAME,

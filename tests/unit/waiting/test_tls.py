@@ -15,7 +15,7 @@ from redis import exceptions
 
 from kombu_paired.cli import main
 from kombu_paired.cli.sides import Side
-from kombu_paired.emulator.tls import Certificate
+from kombu_paired.emulator.wire.tls import Certificate
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from kombu_paired.emulator.wire.ends import Wire
 
 __all__ = ("HttpConnection", "HttpRequest", "HttpResponse", "json_response")
 
@@ -54,12 +56,6 @@ def json_response(value: Any, status: int = 200) -> HttpResponse:
     return HttpResponse(status, json.dumps(value).encode(), "application/json")
 
 
-class _Wire(Protocol):
-    def write(self, data: bytes) -> None: ...
-    def close(self) -> None: ...
-    def abort(self) -> None: ...
-
-
 class HttpConnection:
     """One client; its requests are answered in turn.
 
@@ -69,7 +65,7 @@ class HttpConnection:
     """
 
     def __init__(
-        self, wire: _Wire, answer: Callable[[HttpRequest, Callable[[HttpResponse | None], None]], None]
+        self, wire: Wire, answer: Callable[[HttpRequest, Callable[[HttpResponse | None], None]], None]
     ) -> None:
         self._wire = wire
         self._answer = answer

@@ -10,9 +10,10 @@ import signal
 
 import click
 
-from kombu_paired.emulator.errors import Refusal
-from kombu_paired.emulator.server import Server, Settings
-from kombu_paired.emulator.tokens import Policy
+from kombu_paired.emulator.broker.errors import Refusal
+from kombu_paired.emulator.server.server import Server
+from kombu_paired.emulator.server.settings import Settings
+from kombu_paired.emulator.server.tokens import Policy
 
 __all__ = ("emulator",)
 

@@ -19,8 +19,9 @@ from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from kombu_paired.emulator.server import Server, Settings
-from kombu_paired.emulator.tokens import Policy
+from kombu_paired.emulator.server.server import Server
+from kombu_paired.emulator.server.settings import Settings
+from kombu_paired.emulator.server.tokens import Policy
 
 __all__ = ("Emulator",)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kombu_paired.emulator.errors import Condition, Refusal
+from kombu_paired.emulator.broker.errors import Condition, Refusal
 
 __all__ = ("KINDS", "OPERATIONS", "Fault", "Faults")
 

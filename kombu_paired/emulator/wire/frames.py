@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
-from kombu_paired.emulator.codec import (
+from kombu_paired.emulator.wire.codec import (
     Array,
     CodecError,
     Described,

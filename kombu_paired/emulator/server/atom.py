@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from typing import Any
 from xml.etree import ElementTree
 
-from kombu_paired.emulator.entities import Options
-from kombu_paired.emulator.errors import Condition, Refusal
+from kombu_paired.emulator.broker.entities import Options
+from kombu_paired.emulator.broker.errors import Condition, Refusal
 
 __all__ = (
     "COUNTS",

@@ -1,153 +1,75 @@
-"""One AMQP connection: headers, SASL, frames, sessions. What happens on a link is in ``links``."""
+"""One AMQP connection: headers, SASL, frames. What happens on a session is in ``sessions``, on a link in ``links``."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-from kombu_paired.emulator import frames
-from kombu_paired.emulator.codec import Array, CodecError, Described, Symbol
-from kombu_paired.emulator.errors import Condition, Refusal
-from kombu_paired.emulator.faults import Fault
-from kombu_paired.emulator.frames import Attach, Begin, Close, Detach, Disposition, End, Flow, Open, Transfer
+from kombu_paired.emulator.broker.errors import Condition, Refusal
+from kombu_paired.emulator.broker.faults import Fault, Faults
+from kombu_paired.emulator.server.sessions import WINDOW, AmqpSession, Link
+from kombu_paired.emulator.server.settings import Settings
+from kombu_paired.emulator.server.timers import Timers
+from kombu_paired.emulator.wire import frames
+from kombu_paired.emulator.wire.codec import Array, CodecError, Symbol
+from kombu_paired.emulator.wire.ends import Wire
+from kombu_paired.emulator.wire.frames import Attach, Begin, Close, Detach, Disposition, End, Flow, Open, Transfer
 
-if TYPE_CHECKING:
-    from kombu_paired.emulator.links import Link
-    from kombu_paired.emulator.server import Server
-
-__all__ = ("AmqpConnection", "AmqpSession", "Wire")
+__all__ = ("AmqpConnection",)
 
 logger = logging.getLogger(__name__)
 
 _MAX_FRAME_SIZE = 65536
-_WINDOW = 2**31 - 1
 _PATIENT_BUFFER = 1 << 20
-
-
-# Called with the client's outcome of a delivery, and with what tells the client what became of it.
-OnOutcome = Callable[[Any, Callable[[Described], None]], None]
-
-
-class Wire(Protocol):
-    """Where bytes go: a socket, or TLS on one."""
-
-    def write(self, data: bytes) -> None: ...
-    def close(self) -> None: ...
-    def abort(self) -> None: ...
-    def waiting(self) -> int: ...
-
-
-class AmqpSession:
-    """A session of a connection: its links, and the deliveries that its client has not settled."""
-
-    def __init__(self, connection: AmqpConnection, channel: int, begin: Begin) -> None:
-        self.connection = connection
-        self.channel = channel
-        self.links: dict[int, Link] = {}
-        self.unsettled: dict[int, OnOutcome] = {}
-        self.next_incoming_id = begin.next_outgoing_id
-        self.window = begin.incoming_window
-        self.next_outgoing_id = 0
-        self.next_delivery_id = 0
-
-    def send(self, performative: Any) -> None:
-        """Send a frame on this session's channel."""
-        self.connection.send(self.channel, performative)
-
-    def flow(self, handle: int | None, delivery_count: int | None, credit: int | None, drain: bool = False) -> None:
-        """Tell the client our windows, and a link's credit."""
-        self.send(
-            Flow(
-                next_incoming_id=self.next_incoming_id,
-                incoming_window=_WINDOW,
-                next_outgoing_id=self.next_outgoing_id,
-                outgoing_window=_WINDOW,
-                handle=handle,
-                delivery_count=delivery_count,
-                link_credit=credit,
-                drain=drain or None,
-            )
-        )
-
-    def deliver(self, handle: int, tag: bytes, payload: bytes, on_outcome: OnOutcome | None) -> None:
-        """Send a message; settled when nobody waits for its outcome."""
-        delivery_id = self.next_delivery_id
-        self.next_delivery_id = (delivery_id + 1) & 0xFFFFFFFF
-        if on_outcome is not None:
-            self.unsettled[delivery_id] = on_outcome
-        size = self.connection.peer_frame_size
-        encoded = frames.encode_transfers(self.channel, handle, delivery_id, tag, on_outcome is None, payload, size)
-        self.window -= len(encoded)
-        self.next_outgoing_id = (self.next_outgoing_id + len(encoded)) & 0xFFFFFFFF
-        self.connection.send_raw(b"".join(encoded))
-
-    def on_flow(self, flow: Flow) -> None:
-        self.next_incoming_id = flow.next_outgoing_id
-        self.window = (flow.next_incoming_id or 0) + flow.incoming_window - self.next_outgoing_id
-        if flow.handle is None:
-            for link in list(self.links.values()):
-                link.pump()
-        elif flow.handle in self.links:
-            self.links[flow.handle].on_flow(flow)
-
-    def on_disposition(self, disposition: Disposition) -> None:
-        """The client says what it made of deliveries."""
-        if not disposition.role:
-            return
-        last = disposition.first if disposition.last is None else disposition.last
-        if last == disposition.first:
-            concerned = [last] if last in self.unsettled else []
-        else:
-            concerned = [number for number in self.unsettled if disposition.first <= number <= last]
-        for delivery_id in concerned:
-            self._settle(delivery_id, disposition)
-
-    def _settle(self, delivery_id: int, disposition: Disposition) -> None:
-        if disposition.state is None and not disposition.settled:
-            return
-
-        def answer(outcome: Described) -> None:
-            if not disposition.settled:
-                self.send(Disposition(False, delivery_id, delivery_id, True, outcome))
-
-        self.unsettled.pop(delivery_id)(disposition.state, answer)
-
-    def ended(self) -> None:
-        """The client ended it, or is gone."""
-        for link in list(self.links.values()):
-            link.closed()
-        self.links.clear()
-        self.unsettled.clear()
 
 
 class AmqpConnection:
     """One client. Fed with bytes; writes to its wire.
 
+    Arguments:
+        wire: where its bytes go.
+        settings: of the emulator.
+        timers: of the emulator.
+        faults: of the emulator.
+        attach: makes the link that the client asks for on a session, or refuses it.
+
     Attributes:
         rights: what the tokens that the client put allow it.
+        over: whether it has ended.
     """
 
-    def __init__(self, server: Server, wire: Wire) -> None:
-        self.server = server
-        self.wire = wire
+    def __init__(
+        self,
+        wire: Wire,
+        settings: Settings,
+        timers: Timers,
+        faults: Faults,
+        attach: Callable[[AmqpSession, Attach], None],
+    ) -> None:
+        self.now = timers.now
+        self.faults = faults
         self.rights: frozenset[str] = frozenset()
         self.peer_frame_size = 512
-        self.last_heard = server.clock()
+        self.last_heard = self.now()
+        self.over = False
+        self._wire = wire
+        self._settings = settings
+        self._timers = timers
+        self._attach = attach
         self._buffer = bytearray()
         self._out: list[bytes] = []
         self._feeding = False
         self._flush_asked = False
         self._sessions: dict[int, AmqpSession] = {}
         self._peer_patience: float | None = None
-        self._last_sent = server.clock()
-        self.over = False
+        self._last_sent = self.now()
 
     # --------------------------------------------------------------------------------------------------------- bytes
 
     def feed(self, data: bytes) -> None:
         """Take what came in."""
-        self.last_heard = self.server.clock()
+        self.last_heard = self.now()
         self._buffer += data
         self._feeding = True
         try:
@@ -203,20 +125,20 @@ class AmqpConnection:
         self._out.append(data)
         if not self._feeding and not self._flush_asked:
             self._flush_asked = True
-            self.server.soon(self.flush)
+            self._timers.soon(self.flush)
 
     def flush(self) -> None:
         """Write what waits."""
         self._flush_asked = False
         if self._out:
-            self._last_sent = self.server.clock()
-            self.wire.write(b"".join(self._out))
+            self._last_sent = self.now()
+            self._wire.write(b"".join(self._out))
             self._out.clear()
 
     @property
     def congested(self) -> bool:
         """Whether the client reads more slowly than it is sent to."""
-        return self.wire.waiting() > _PATIENT_BUFFER
+        return self._wire.waiting() > _PATIENT_BUFFER
 
     # -------------------------------------------------------------------------------------------------- performatives
 
@@ -231,7 +153,7 @@ class AmqpConnection:
             self._on_open(performative)
         elif isinstance(performative, Begin):
             self._sessions[channel] = AmqpSession(self, channel, performative)
-            self.send(channel, Begin(channel, 0, _WINDOW, _WINDOW, 255))
+            self.send(channel, Begin(channel, 0, WINDOW, WINDOW, 255))
         elif isinstance(performative, Close):
             self.send(0, Close())
             self.flush()
@@ -241,30 +163,16 @@ class AmqpConnection:
         self.peer_frame_size = max(512, min(opened.max_frame_size or 512, _MAX_FRAME_SIZE))
         if opened.idle_timeout:
             self._peer_patience = opened.idle_timeout / 1000
-        patience = self.server.settings.connection_idle
+        patience = self._settings.connection_idle
         self.send(
             0,
             Open(
-                container_id=self.server.settings.name,
+                container_id=self._settings.name,
                 max_frame_size=_MAX_FRAME_SIZE,
                 channel_max=4999,
                 idle_timeout=int(patience * 1000) if patience else None,
             ),
         )
-
-    def _on_transfer(self, session: AmqpSession, transfer: Transfer) -> None:
-        session.next_incoming_id = (session.next_incoming_id + 1) & 0xFFFFFFFF
-        if transfer.handle in session.links:
-            session.links[transfer.handle].on_transfer(transfer)
-
-    def _on_attach(self, session: AmqpSession, attach: Attach) -> None:
-        self.server.attach(session, attach)
-
-    def _on_detach(self, session: AmqpSession, detach: Detach) -> None:
-        link = session.links.pop(detach.handle, None)
-        if link is not None:
-            link.closed()
-            session.send(Detach(detach.handle, True))
 
     def _on_end(self, session: AmqpSession, end: End) -> None:
         del self._sessions[session.channel]
@@ -283,12 +191,12 @@ class AmqpConnection:
         """Hang up without a word."""
         self.over = True
         self._out.clear()
-        self.wire.abort()
+        self._wire.abort()
         self.lost()
 
     def _end(self) -> None:
         self.over = True
-        self.wire.close()
+        self._wire.close()
         self.lost()
 
     def lost(self) -> None:
@@ -304,14 +212,14 @@ class AmqpConnection:
 
     def keep_house(self, now: float) -> None:
         """Close what has been idle for too long; stay alive for a client that wants to see it."""
-        patience = self.server.settings.connection_idle
+        patience = self._settings.connection_idle
         if patience and now - self.last_heard > patience:
             self.close(Refusal("amqp:connection:forced", f"The connection was inactive for more than {patience:g} s."))
             return
         if self._peer_patience and now - self._last_sent > self._peer_patience / 3:
             self.send_raw(frames.EMPTY_FRAME)
         for link in self.links():
-            link.keep_house(now)
+            link.keep_house(now, self._settings.link_idle)
 
     # -------------------------------------------------------------------------------------------------------- faults
 
@@ -324,7 +232,7 @@ class AmqpConnection:
         detach: Callable[[Refusal], None] | None = None,
     ) -> None:
         """Do something, unless a fault is on that says otherwise."""
-        fault = self.server.faults.take(operation, entity) if self.server.faults else None
+        fault = self.faults.take(operation, entity) if self.faults else None
         if fault is None:
             _attempt(act, refuse)
         elif fault.refusal() is not None:
@@ -341,7 +249,7 @@ class AmqpConnection:
     ) -> None:
         forced = Refusal(fault.condition or Condition.DETACH_FORCED, "fault on request")
         if fault.kind == "slow":
-            self.server.later(fault.seconds, lambda: None if self.over else _attempt(act, refuse))
+            self._timers.later(fault.seconds, lambda: None if self.over else _attempt(act, refuse))
         elif fault.kind == "reset":
             self.reset()
         elif fault.kind == "close":
@@ -361,10 +269,10 @@ def _attempt(act: Callable[[], None], refuse: Callable[[Refusal], None]) -> None
 
 
 _SESSION_HANDLERS: dict[type[Any], Callable[[AmqpConnection, AmqpSession, Any], None]] = {
-    Transfer: AmqpConnection._on_transfer,
+    Transfer: lambda connection, session, transfer: session.on_transfer(transfer),
     Flow: lambda connection, session, flow: session.on_flow(flow),
     Disposition: lambda connection, session, disposition: session.on_disposition(disposition),
-    Attach: AmqpConnection._on_attach,
-    Detach: AmqpConnection._on_detach,
+    Attach: lambda connection, session, attach: connection._attach(session, attach),
+    Detach: lambda connection, session, detach: session.on_detach(detach),
     End: AmqpConnection._on_end,
 }

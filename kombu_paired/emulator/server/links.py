@@ -8,90 +8,21 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kombu_paired.emulator import frames
-from kombu_paired.emulator.codec import CodecError, Described, Int, Symbol
-from kombu_paired.emulator.envelope import (
-    BATCH_FORMAT,
-    Request,
-    batch_items,
-    read_request,
-    timestamp,
-    write_delivery,
-    write_response,
-)
-from kombu_paired.emulator.errors import Condition, Refusal
-from kombu_paired.emulator.frames import Attach, Detach, Disposition, Flow, Transfer
-from kombu_paired.emulator.queues import Lock, Message, Outcome, Queue
+from kombu_paired.emulator.broker.errors import Condition, Refusal
+from kombu_paired.emulator.broker.messages import Outcome, delivery_of
+from kombu_paired.emulator.broker.queues import Queue
+from kombu_paired.emulator.server.requests import RequestDesk
+from kombu_paired.emulator.server.sessions import AmqpSession, Link
+from kombu_paired.emulator.wire import frames
+from kombu_paired.emulator.wire.codec import CodecError, Described, Int, Symbol
+from kombu_paired.emulator.wire.envelope import BATCH_FORMAT, Request, batch_items, read_request, write_response
+from kombu_paired.emulator.wire.frames import Attach, Disposition, Flow, Transfer
 
-if TYPE_CHECKING:
-    from kombu_paired.emulator.connection import AmqpSession
-
-__all__ = ("Link", "Receiver", "RequestLink", "ResponseLink", "Sender", "delivery_annotations", "refuse_attach")
+__all__ = ("Receiver", "RequestLink", "ResponseLink", "Sender")
 
 _CREDIT = 2000
-
-
-def refuse_attach(session: AmqpSession, attach: Attach, refusal: Refusal) -> None:
-    """Answer with a link that has no terminus, and end it: the way the service refuses one."""
-    session.send(
-        Attach(
-            name=attach.name,
-            handle=attach.handle,
-            role=not attach.role,
-            source=None if attach.role else attach.source,
-            target=attach.target if attach.role else None,
-            initial_delivery_count=0 if attach.role else None,
-        )
-    )
-    session.send(Detach(attach.handle, True, frames.amqp_error(refusal.condition, refusal.description)))
-
-
-class Link:
-    """What all links have in common.
-
-    Attributes:
-        address: the path that the client attached to.
-    """
-
-    def __init__(self, session: AmqpSession, attach: Attach, address: str) -> None:
-        self.session = session
-        self.connection = session.connection
-        self.server = session.connection.server
-        self.handle = attach.handle
-        self.address = address
-        self.last_used = self.server.clock()
-
-    def on_transfer(self, transfer: Transfer) -> None:
-        """A message, or a part of one, came in."""
-
-    def on_flow(self, flow: Flow) -> None:
-        """The client gives credit, or asks for ours."""
-
-    def pump(self) -> None:
-        """Send what can be sent."""
-
-    def wake(self) -> None:
-        """No fault is on any more: go on with what was held up."""
-
-    def closed(self) -> None:
-        """The client ended the link, or is gone."""
-
-    def detach(self, refusal: Refusal) -> None:
-        """End the link, and say why."""
-        if self.session.links.pop(self.handle, None) is not None:
-            self.closed()
-            error = frames.amqp_error(refusal.condition, refusal.description)
-            self.session.send(Detach(self.handle, True, error))
-
-    def keep_house(self, now: float) -> None:
-        """End the link to an entity when it has been idle for too long."""
-        if self.address.lower() == "$cbs":
-            return
-        patience = self.server.settings.link_idle
-        if patience and now - self.last_used > patience:
-            self.detach(Refusal(Condition.DETACH_FORCED, f"The link was idle for more than {patience:g} s."))
 
 
 class _Incoming(Link):
@@ -139,15 +70,28 @@ class _Incoming(Link):
 
 
 class Sender(_Incoming):
-    """The client sends to an entity, no more than ``limit`` bytes at once."""
+    """The client sends to an entity.
 
-    def __init__(self, session: AmqpSession, attach: Attach, address: str, limit: int) -> None:
+    Arguments:
+        limit: bytes, of one message or batch.
+        store: stores messages for an address, all or none.
+    """
+
+    def __init__(
+        self,
+        session: AmqpSession,
+        attach: Attach,
+        address: str,
+        limit: int,
+        store: Callable[[str, list[bytes]], list[int]],
+    ) -> None:
         super().__init__(session, attach, address)
         self._limit = limit
+        self._store = store
 
     def on_message(self, transfer: Transfer, payload: bytes) -> None:
         def act() -> None:
-            self._store(transfer, payload)
+            self._store_all(transfer, payload)
             self.answer(transfer, frames.ACCEPTED)
 
         def refuse(refusal: Refusal) -> None:
@@ -155,12 +99,12 @@ class Sender(_Incoming):
 
         self.connection.meet("send", self.address, act, refuse, self.detach)
 
-    def _store(self, transfer: Transfer, payload: bytes) -> None:
+    def _store_all(self, transfer: Transfer, payload: bytes) -> None:
         try:
             payloads = batch_items(payload) if transfer.message_format == BATCH_FORMAT else [payload]
             if len(payload) > self._limit:
                 raise Refusal(Condition.MESSAGE_SIZE_EXCEEDED, f"{len(payload)} bytes are more than {self._limit}")
-            self.server.send(self.address, payloads)
+            self._store(self.address, payloads)
         except CodecError as error:
             raise Refusal(Condition.DECODE_ERROR, str(error)) from error
 
@@ -193,23 +137,21 @@ class Receiver(_Outgoing):
     """The client receives from a queue, or from one session of it.
 
     Arguments:
-        delete: settled as it is sent, instead of locked.
+        queue: what it receives from.
+        forget: told when the link is gone.
+
+    Attributes:
         session_id: the session that the link has locked.
     """
 
     def __init__(
-        self,
-        session: AmqpSession,
-        attach: Attach,
-        address: str,
-        queue: Queue,
-        delete: bool,
-        session_id: str | None = None,
+        self, session: AmqpSession, attach: Attach, address: str, queue: Queue, forget: Callable[[Receiver], None]
     ) -> None:
         super().__init__(session, attach, address)
         self.queue = queue
-        self.session_id = session_id
-        self._delete = delete
+        self.session_id: str | None = None
+        self._forget = forget
+        self._delete = attach.snd_settle_mode == 1  # settled as it is sent, instead of locked
         self._deliveries: set[uuid.UUID] = set()
         self._held_up = False  # by a fault: what the client asked for comes late, or never
         queue.attached += 1
@@ -227,7 +169,7 @@ class Receiver(_Outgoing):
         if self.session_id is not None and not self.queue.owns_session(self.session_id, self):
             self.detach(Refusal(Condition.SESSION_LOCK_LOST, f"the lock on the session {self.session_id!r} expired"))
             return
-        if not self.server.faults:
+        if not self.connection.faults:
             self._deliver()
         elif self.credit > 0 and not self._held_up:
             self._held_up = True
@@ -247,15 +189,13 @@ class Receiver(_Outgoing):
             if message is None:
                 return False
             self._use_credit()
-            payload = write_delivery(message.envelope, message.delivery_count, delivery_annotations(message))
-            self.session.deliver(self.handle, uuid.uuid4().bytes_le, payload, None)
+            self.session.deliver(self.handle, uuid.uuid4().bytes_le, delivery_of(message), None)
             return True
         lock = self.queue.receive(self.session_id)
         if lock is None:
             return False
         self._use_credit()
-        message = lock.message
-        payload = write_delivery(message.envelope, message.delivery_count, delivery_annotations(message, lock))
+        payload = delivery_of(lock.message, lock)
         self._deliveries.add(lock.token)
         self.session.deliver(self.handle, lock.token.bytes_le, payload, partial(self._on_outcome, lock.token))
         return True
@@ -277,14 +217,14 @@ class Receiver(_Outgoing):
 
     def closed(self) -> None:
         self.queue.attached -= 1
-        self.server.forget(self)
+        self._forget(self)
         if self.session_id is not None:
             self.queue.release_session(self.session_id, self)
 
-    def keep_house(self, now: float) -> None:
+    def keep_house(self, now: float, patience: float) -> None:
         if self._deliveries and self.session_id is None:
             return  # the client works on what it has
-        super().keep_house(now)
+        super().keep_house(now, patience)
 
 
 def _read_outcome(outcome: Described | None) -> tuple[Outcome, str, str]:
@@ -299,21 +239,6 @@ def _read_outcome(outcome: Described | None) -> tuple[Outcome, str, str]:
     if code == 0x27:
         return (Outcome.DEFER if len(fields) > 1 and fields[1] else Outcome.ABANDON), "", ""
     return (Outcome.RELEASE if code == 0x26 else Outcome.COMPLETE), "", ""
-
-
-def delivery_annotations(message: Message, lock: Lock | None = None) -> dict[str, Any]:
-    """The annotations that the broker writes on a message for its receiver."""
-    annotations: dict[str, Any] = {
-        "x-opt-sequence-number": message.sequence,
-        "x-opt-enqueued-time": timestamp(message.enqueued),
-        "x-opt-enqueue-sequence-number": message.enqueued_sequence,
-        "x-opt-message-state": int(message.state),
-    }
-    if lock is not None:
-        annotations["x-opt-locked-until"] = timestamp(lock.until)
-    if message.dead_letter_source is not None:
-        annotations["x-opt-deadletter-source"] = message.dead_letter_source
-    return annotations
 
 
 class ResponseLink(_Outgoing):
@@ -337,6 +262,10 @@ class ResponseLink(_Outgoing):
 class RequestLink(_Incoming):
     """The client sends requests to ``$cbs``, or to the ``$management`` of an entity."""
 
+    def __init__(self, session: AmqpSession, attach: Attach, address: str, desk: RequestDesk) -> None:
+        super().__init__(session, attach, address)
+        self._desk = desk
+
     def on_message(self, transfer: Transfer, payload: bytes) -> None:
         self.answer(transfer, frames.ACCEPTED)
         try:
@@ -348,7 +277,7 @@ class RequestLink(_Incoming):
         operation, entity = ("token", "$cbs") if is_token else ("request", self.address.rpartition("/")[0])
 
         def act() -> None:
-            answer = self.server.put_token if is_token else self.server.manage
+            answer = self._desk.put_token if is_token else self._desk.manage
             self._respond(request, *answer(self.connection, entity, request))
 
         def refuse(refusal: Refusal) -> None:

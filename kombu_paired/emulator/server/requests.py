@@ -1,16 +1,21 @@
-"""The requests of ``entity/$management``: peek, schedule, renew, settle by token, deferred messages, session state."""
+"""The requests that come over AMQP.
+
+To ``$cbs``: a token. To ``entity/$management``: peek, schedule, renew, settle by token, deferred messages, the state
+of a session.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-from kombu_paired.emulator.codec import Array
-from kombu_paired.emulator.envelope import Request, timestamp, write_delivery
-from kombu_paired.emulator.errors import Condition, Refusal
-from kombu_paired.emulator.links import delivery_annotations
-from kombu_paired.emulator.queues import Outcome, Queue
+from kombu_paired.emulator.broker.errors import Condition, Refusal
+from kombu_paired.emulator.broker.messages import Outcome, delivery_of
+from kombu_paired.emulator.broker.queues import Queue
+from kombu_paired.emulator.server.tokens import Policies
+from kombu_paired.emulator.wire.codec import Array
+from kombu_paired.emulator.wire.envelope import Request, timestamp
 
 __all__ = ("RequestDesk",)
 
@@ -25,21 +30,43 @@ _STATUSES = {
 Answer = tuple[int, str, Any]
 
 
+class Client(Protocol):
+    """Who asks.
+
+    Attributes:
+        rights: what the tokens that the client put allow it.
+    """
+
+    rights: frozenset[str]
+
+
 class RequestDesk:
     """Answers requests.
 
     Arguments:
         find: the queue of a path, to receive from; a topic's inbox, where that is allowed.
         send: stores messages.
+        policies: the keys of the namespace.
     """
 
-    def __init__(self, find: Callable[[str], Queue], send: Callable[[str, list[bytes]], list[int]]) -> None:
+    def __init__(
+        self, find: Callable[[str], Queue], send: Callable[[str, list[bytes]], list[int]], policies: Policies
+    ) -> None:
         self._find = find
         self._send = send
+        self._policies = policies
 
-    def answer(self, entity: str, request: Request) -> Answer:
-        """Status, its description, and the body of the answer."""
+    def put_token(self, client: Client, entity: str, request: Request) -> Answer:
+        """A client shows a token to ``$cbs``."""
+        token = request.body
+        text = token.decode() if isinstance(token, bytes) else str(token)
+        client.rights = client.rights | self._policies.rights(text)
+        return 202, "Accepted", None
+
+    def manage(self, client: Client, entity: str, request: Request) -> Answer:
+        """A client asks the ``$management`` of an entity: status, its description, and the body of the answer."""
         operation = _operation(request)
+        self._policies.require(client.rights, "Send" if "schedule" in operation else "Listen")
         handler = _HANDLERS.get(operation)
         if handler is None:
             raise Refusal(Condition.NOT_IMPLEMENTED, f"the emulator does not have the operation {operation!r}")
@@ -47,10 +74,6 @@ class RequestDesk:
             return handler(self, entity, request.body or {})
         except (KeyError, TypeError, AttributeError) as error:
             raise Refusal(Condition.ARGUMENT_ERROR, f"{operation}: malformed request, {error!r}") from error
-
-    def required_right(self, request: Request) -> str:
-        """The right that a request needs."""
-        return "Send" if "schedule" in _operation(request) else "Listen"
 
     def _schedule(self, entity: str, body: dict[str, Any]) -> Answer:
         numbers = self._send(entity, [bytes(message["message"]) for message in body["messages"]])
@@ -64,24 +87,13 @@ class RequestDesk:
         found = self._find(entity).peek(body["from-sequence-number"], body["message-count"], body.get("session-id"))
         if not found:
             return _EMPTY, "No messages", None
-        payloads = [
-            write_delivery(message.envelope, message.delivery_count, delivery_annotations(message)) for message in found
-        ]
-        return _OK, "OK", {"messages": [{"message": payload} for payload in payloads]}
+        return _OK, "OK", {"messages": [{"message": delivery_of(message)} for message in found]}
 
     def _receive_deferred(self, entity: str, body: dict[str, Any]) -> Answer:
         queue, delete = self._find(entity), body.get("receiver-settle-mode") == 0
         locks = queue.receive_deferred(body["sequence-numbers"], delete, body.get("session-id"))
         messages = [
-            {
-                "lock-token": lock.token,
-                "message": write_delivery(
-                    lock.message.envelope,
-                    lock.message.delivery_count,
-                    delivery_annotations(lock.message, None if delete else lock),
-                ),
-            }
-            for lock in locks
+            {"lock-token": lock.token, "message": delivery_of(lock.message, None if delete else lock)} for lock in locks
         ]
         return _OK, "OK", {"messages": messages}
 

@@ -8,12 +8,14 @@ from typing import Any
 from urllib.parse import parse_qsl
 from xml.etree import ElementTree
 
-from kombu_paired.emulator import atom
-from kombu_paired.emulator.broker import Namespace, Subscription, Topic
-from kombu_paired.emulator.entities import QueueOptions, SubscriptionOptions, TopicOptions, from_record
-from kombu_paired.emulator.errors import Condition, Refusal
-from kombu_paired.emulator.http import HttpRequest, HttpResponse
-from kombu_paired.emulator.queues import Counts, Queue
+from kombu_paired.emulator.broker.directory import Subscription, Topic
+from kombu_paired.emulator.broker.entities import QueueOptions, SubscriptionOptions, TopicOptions, from_record
+from kombu_paired.emulator.broker.errors import Condition, Refusal
+from kombu_paired.emulator.broker.namespace import Namespace
+from kombu_paired.emulator.broker.queues import Queue
+from kombu_paired.emulator.broker.stock import Counts
+from kombu_paired.emulator.server import atom
+from kombu_paired.emulator.server.http import HttpRequest, HttpResponse
 
 __all__ = ("ManagementApi",)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote, unquote_plus
 
-from kombu_paired.emulator.errors import Condition, Refusal
+from kombu_paired.emulator.broker.errors import Condition, Refusal
 
 __all__ = ("ALL_RIGHTS", "Policies", "Policy")
 
@@ -67,6 +67,11 @@ class Policies:
             raise _refusal(f"there is no policy {name!r}")
         self._check(policy, parts)
         return policy.rights
+
+    def require(self, rights: frozenset[str], right: str) -> None:
+        """Raise a :class:`Refusal` unless a client with these rights has this one, too."""
+        if not self.open_to_all and right not in rights:
+            raise Refusal(Condition.UNAUTHORIZED_ACCESS, f"Unauthorized access. '{right}' claim(s) are required.")
 
     def _check(self, policy: Policy, parts: dict[str, str]) -> None:
         expiry = parts.get("se", "")

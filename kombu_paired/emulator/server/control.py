@@ -14,18 +14,36 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from kombu_paired.emulator.faults import Fault
-from kombu_paired.emulator.http import HttpRequest, HttpResponse, json_response
+from kombu_paired.emulator.broker.faults import Fault, Faults
+from kombu_paired.emulator.broker.namespace import Namespace
+from kombu_paired.emulator.broker.queues import Queue
+from kombu_paired.emulator.server.connections import Connections
+from kombu_paired.emulator.server.http import HttpRequest, HttpResponse, json_response
+from kombu_paired.emulator.server.settings import Settings
+from kombu_paired.emulator.server.timers import Timers
+from kombu_paired.emulator.wire.tls import Certificate
 
-if TYPE_CHECKING:
-    from kombu_paired.emulator.server import Server
-
-__all__ = ("control",)
+__all__ = ("Controlled", "control")
 
 
-def control(server: Server, request: HttpRequest) -> HttpResponse:
+class Controlled(Protocol):
+    """What the API shows and does of a server."""
+
+    settings: Settings
+    port: int
+    faults: Faults
+    timers: Timers
+    connections: Connections
+    namespace: Namespace
+
+    def certificate(self) -> Certificate: ...
+    def drop_connections(self) -> None: ...
+    def reset(self) -> None: ...
+
+
+def control(server: Controlled, request: HttpRequest) -> HttpResponse:
     """Answer a request to the emulator itself."""
     asked = (request.method, request.path.removeprefix("/$emulator/"))
     if asked == ("GET", "status"):
@@ -36,10 +54,10 @@ def control(server: Server, request: HttpRequest) -> HttpResponse:
         return json_response([fault.as_dict() for fault in server.faults])
     if asked == ("DELETE", "faults"):
         server.faults.clear(request.query.get("entity"))
-        server.soon(server.wake_all)
+        server.timers.soon(server.connections.wake)
         return json_response([])
     if asked == ("POST", "drop"):
-        server.soon(server.drop_connections)
+        server.timers.soon(server.drop_connections)
         return json_response({})
     if asked == ("POST", "reset"):
         server.reset()
@@ -52,22 +70,22 @@ def control(server: Server, request: HttpRequest) -> HttpResponse:
     return json_response({"error": f"nothing at {request.method} {request.path}"}, 404)
 
 
-def _add_fault(server: Server, request: HttpRequest) -> HttpResponse:
+def _add_fault(server: Controlled, request: HttpRequest) -> HttpResponse:
     try:
         spec = json.loads(request.body or b"{}")
         fault = Fault.parse(spec)
     except (ValueError, TypeError) as error:
         return json_response({"error": str(error)}, 400)
     server.faults.add(fault)
-    server.soon(server.pump_all)  # a client that waits for messages meets it now
+    server.timers.soon(server.connections.pump)  # a client that waits for messages meets it now
     return json_response(fault.as_dict(), 201)
 
 
-def _status(server: Server) -> dict[str, Any]:
+def _status(server: Controlled) -> dict[str, Any]:
     return {
         "name": server.settings.name,
         "port": server.port,
-        "connections": len([connection for connection in server.connections if not connection.over]),
+        "connections": len(server.connections),
         "faults": [fault.as_dict() for fault in server.faults],
         "queues": {queue.path: _counts(queue) for queue in server.namespace.queues.values()},
         "topics": {
@@ -77,7 +95,7 @@ def _status(server: Server) -> dict[str, Any]:
     }
 
 
-def _counts(queue: Any) -> dict[str, int]:
+def _counts(queue: Queue) -> dict[str, int]:
     counts = queue.counts()
     return {
         "active": counts.active,

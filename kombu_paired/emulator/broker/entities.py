@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
-from kombu_paired.emulator.errors import Condition, Refusal
+from kombu_paired.emulator.broker.errors import Condition, Refusal
 
 __all__ = (
     "DEAD_LETTER_SUFFIX",

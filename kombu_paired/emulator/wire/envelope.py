@@ -9,7 +9,17 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
-from kombu_paired.emulator.codec import CodecError, Described, Symbol, Timestamp, UByte, UInt, ULong, decode, encode
+from kombu_paired.emulator.wire.codec import (
+    CodecError,
+    Described,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    decode,
+    encode,
+)
 
 __all__ = (
     "BATCH_FORMAT",

@@ -1,17 +1,22 @@
-"""A namespace: queues, topics, subscriptions, how messages get from one to the other, and their administration. Pure.
+"""A namespace: how messages get from one entity to another, and the administration of entities. Pure.
 
-The clock and the journal are injected. :mod:`kombu_paired.emulator.queues` has what happens inside a queue.
+The clock and the journal are injected. :mod:`kombu_paired.emulator.broker.queues` has what happens inside a queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from kombu_paired.emulator.codec import Symbol
-from kombu_paired.emulator.entities import (
+from kombu_paired.emulator.broker.directory import (
+    SUBSCRIPTIONS,
+    Directory,
+    Subscription,
+    Topic,
+    with_dead_letters,
+)
+from kombu_paired.emulator.broker.entities import (
     DEAD_LETTER_SUFFIX,
     QueueOptions,
     SubscriptionOptions,
@@ -19,75 +24,22 @@ from kombu_paired.emulator.entities import (
     check_name,
     check_options,
 )
-from kombu_paired.emulator.envelope import Envelope
-from kombu_paired.emulator.errors import Condition, Refusal
-from kombu_paired.emulator.queues import Journal, Message, NoJournal, Queue
+from kombu_paired.emulator.broker.errors import Condition, Refusal
+from kombu_paired.emulator.broker.journals import NamespaceJournal, NoNamespaceJournal
+from kombu_paired.emulator.broker.messages import Message
+from kombu_paired.emulator.broker.queues import Queue
+from kombu_paired.emulator.wire.codec import Symbol
+from kombu_paired.emulator.wire.envelope import Envelope
 
-__all__ = ("Namespace", "NamespaceJournal", "NoNamespaceJournal", "Subscription", "Topic")
+__all__ = ("Namespace",)
 
-_SUBSCRIPTIONS = "/subscriptions/"
 _SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 _HOPS = 4
 _UNCOUNTED = 2**31 - 1
 
 
-class NamespaceJournal(Journal, Protocol):
-    """Where a namespace writes down what must survive, beside the messages."""
-
-    def entity_saved(self, path: str, options: QueueOptions | TopicOptions | SubscriptionOptions) -> None: ...
-    def entity_removed(self, path: str) -> None: ...
-    def rules_saved(self, path: str, rules: dict[str, bool]) -> None: ...
-
-
-class NoNamespaceJournal(NoJournal):
-    """Nothing survives."""
-
-    def entity_saved(self, path: str, options: QueueOptions | TopicOptions | SubscriptionOptions) -> None:
-        """Nothing to do."""
-
-    def entity_removed(self, path: str) -> None:
-        """Nothing to do."""
-
-    def rules_saved(self, path: str, rules: dict[str, bool]) -> None:
-        """Nothing to do."""
-
-
-class Subscription:
-    """A queue under a topic, with rules that say which messages it gets.
-
-    A rule is true or false here: the filters of the service that look into a message are not emulated.
-    """
-
-    def __init__(self, name: str, options: SubscriptionOptions, queue: Queue) -> None:
-        self.name = name
-        self.options = options
-        self.queue = queue
-        self.rules: dict[str, bool] = {"$Default": True}
-
-    @property
-    def wants_messages(self) -> bool:
-        return any(self.rules.values())
-
-
-class Topic:
-    """Copies each message into its subscriptions. Scheduled ones wait in ``inbox``."""
-
-    def __init__(self, name: str, options: TopicOptions, inbox: Queue) -> None:
-        self.name = name
-        self.options = options
-        self.inbox = inbox
-        self.inbox.outlet = self._distribute
-        self.subscriptions: dict[str, Subscription] = {}
-
-    def _distribute(self, message: Message) -> bool:
-        for subscription in self.subscriptions.values():
-            if subscription.wants_messages and subscription.options.status not in ("Disabled", "SendDisabled"):
-                subscription.queue.put(message.copy())
-        return True
-
-
-class Namespace:
-    """All entities, by name; names are not case sensitive.
+class Namespace(Directory):
+    """All entities, their messages and their administration.
 
     Arguments:
         clock: seconds since 1970.
@@ -103,70 +55,22 @@ class Namespace:
         on_ready: Callable[[Queue], None] | None = None,
         on_gone: Callable[[str], None] | None = None,
     ) -> None:
+        super().__init__()
         self.clock = clock
         self.journal: NamespaceJournal = journal or NoNamespaceJournal()
-        self.queues: dict[str, Queue] = {}
-        self.topics: dict[str, Topic] = {}
         self._on_ready = on_ready
         self._on_gone = on_gone or (lambda path: None)
-
-    # --------------------------------------------------------------------------------------------------- resolution
-
-    def find(self, path: str) -> Queue | Topic:
-        """The queue, topic, subscription or dead-letter queue of this path."""
-        base, dead = path, False
-        if path.lower().endswith(DEAD_LETTER_SUFFIX.lower()):
-            base, dead = path[: -len(DEAD_LETTER_SUFFIX)], True
-        found = self._entity(base)
-        if found is None or (dead and isinstance(found, Topic)):
-            raise Refusal(Condition.NOT_FOUND, f"The messaging entity {path!r} could not be found.")
-        if dead and isinstance(found, Queue) and found.dead_letter is not None:
-            return found.dead_letter
-        return found
-
-    def receivable(self, path: str) -> Queue:
-        """What can be received from, of this path."""
-        found = self.find(path)
-        if isinstance(found, Topic):
-            raise Refusal(Condition.NOT_ALLOWED, f"{path} is a topic: receive from one of its subscriptions")
-        if found.options.status in ("Disabled", "ReceiveDisabled"):
-            raise Refusal(Condition.ENTITY_DISABLED, f"The messaging entity {path!r} is disabled.")
-        if found.options.forward_to is not None:
-            raise Refusal(Condition.NOT_ALLOWED, f"{path} forwards its messages: nothing can be received from it")
-        return found
-
-    def sendable(self, path: str) -> Queue:
-        """The queue that takes messages sent to this path; a topic's is its inbox."""
-        found = self.find(path)
-        if _SUBSCRIPTIONS in path.lower() or path.lower().endswith(DEAD_LETTER_SUFFIX.lower()):
-            raise Refusal(Condition.NOT_ALLOWED, f"{path} takes no messages from outside")
-        if found.options.status in ("Disabled", "SendDisabled"):
-            raise Refusal(Condition.ENTITY_DISABLED, f"The messaging entity {path!r} is disabled.")
-        return found.inbox if isinstance(found, Topic) else found
-
-    def _entity(self, path: str) -> Queue | Topic | None:
-        key = path.lower().strip("/")
-        if _SUBSCRIPTIONS in key:
-            topic, _, name = key.partition(_SUBSCRIPTIONS)
-            subscription = self.topics[topic].subscriptions.get(name) if topic in self.topics else None
-            return None if subscription is None else subscription.queue
-        return self.queues.get(key) or self.topics.get(key)
 
     # ------------------------------------------------------------------------------------------------------ sending
 
     def send(self, path: str, payloads: list[bytes]) -> list[int]:
         """Store messages, all or none, and their sequence numbers."""
         queue = self.sendable(path)
-        messages = [self._message(payload) for payload in payloads]
+        messages = [_message(payload) for payload in payloads]
         for message in messages:
             queue.check(message.envelope, message.size)
         self._check_room(path, queue, sum(message.size for message in messages))
         return [queue.put(message) for message in messages]
-
-    def _message(self, payload: bytes) -> Message:
-        envelope = Envelope.read(payload)
-        scheduled = envelope.annotations.get(_SCHEDULED)
-        return Message(envelope, len(payload), scheduled=None if scheduled is None else scheduled / 1000)
 
     def _check_room(self, path: str, queue: Queue, size: int) -> None:
         topic = self.topics.get(path.lower().strip("/"))
@@ -190,6 +94,18 @@ class Namespace:
         except Refusal as refusal:
             source.put_dead_letter(message, "ForwardingFailed", f"not forwarded to {destination}: {refusal}")
             return True
+        queue.put(copy)
+        return True
+
+    def _forward_dead(self, dead: Queue, message: Message) -> bool:
+        destination = _path_of(dead.options.forward_to or "")
+        try:
+            queue = self.sendable(destination)
+            queue.check(message.envelope, message.size)
+        except Refusal:
+            return False
+        copy = message.copy()
+        copy.dead_letter_source = message.dead_letter_source
         queue.put(copy)
         return True
 
@@ -268,13 +184,13 @@ class Namespace:
                 self.delete(subscription.queue.path)
             found.inbox.purge()
             del self.topics[key]
-        elif _SUBSCRIPTIONS in key:
-            topic, _, name = key.partition(_SUBSCRIPTIONS)
+        elif SUBSCRIPTIONS in key:
+            topic, _, name = key.partition(SUBSCRIPTIONS)
             del self.topics[topic].subscriptions[name]
-            self._purge(found)
+            _purge(found)
         else:
             del self.queues[key]
-            self._purge(found)
+            _purge(found)
         self.journal.entity_removed(found.name if isinstance(found, Topic) else found.path)
         self._on_gone(path)
 
@@ -283,56 +199,6 @@ class Namespace:
         subscription = self.subscription(topic_name, name)
         subscription.rules = rules
         self.journal.rules_saved(subscription.queue.path, rules)
-
-    def queue(self, name: str) -> Queue:
-        """A queue by its name."""
-        return _found(self.queues.get(name.lower()), f"The queue {name!r}")
-
-    def topic(self, name: str) -> Topic:
-        """A topic by its name."""
-        return _found(self.topics.get(name.lower()), f"The topic {name!r}")
-
-    def subscription(self, topic_name: str, name: str) -> Subscription:
-        """A subscription by its names."""
-        return _found(
-            self.topic(topic_name).subscriptions.get(name.lower()), f"The subscription {name!r} of {topic_name!r}"
-        )
-
-    def all_queues(self) -> Iterator[Queue]:
-        """Every queue there is: inboxes, subscriptions and dead-letter queues too."""
-        for queue in self.queues.values():
-            yield from _with_dead_letters(queue)
-        for topic in self.topics.values():
-            yield topic.inbox
-            for subscription in topic.subscriptions.values():
-                yield from _with_dead_letters(subscription.queue)
-
-    def tick(self) -> None:
-        """Do what is due in every queue, and delete what has been idle for long enough."""
-        now = self.clock()
-        for queue in list(self.all_queues()):
-            queue.tick()
-            limit = queue.options.auto_delete_on_idle
-            if limit is not None and queue.attached == 0 and max(queue.accessed, queue.updated) + limit <= now:
-                self.delete(queue.path)
-
-    def restore(
-        self, path: str, options: QueueOptions | TopicOptions | SubscriptionOptions, rules: dict[str, bool] | None
-    ) -> None:
-        """Put an entity back that a store kept: nothing is checked, and nothing written down."""
-        if isinstance(options, TopicOptions):
-            inbox = Queue(path, _inbox_options(options), self.clock, self.journal)
-            self.topics[path.lower()] = Topic(path, options, inbox)
-        elif isinstance(options, QueueOptions):
-            self.queues[path.lower()] = self._new_queue(path, options)
-        else:
-            topic = self.topics[path.lower().partition(_SUBSCRIPTIONS)[0]]
-            name = path.rpartition("/")[2]
-            queue = self._new_queue(path, _subscription_queue_options(topic.options, options))
-            subscription = topic.subscriptions[name.lower()] = Subscription(name, options, queue)
-            subscription.rules = rules if rules is not None else subscription.rules
-
-    # ------------------------------------------------------------------------------------------------------ helpers
 
     def _new_queue(self, path: str, options: QueueOptions) -> Queue:
         dead_options = QueueOptions(
@@ -354,18 +220,6 @@ class Namespace:
             dead.options = replace(dead.options, forward_to=onward, lock_duration=options.lock_duration)
             dead.outlet = (lambda message: self._forward_dead(dead, message)) if onward else None
 
-    def _forward_dead(self, dead: Queue, message: Message) -> bool:
-        destination = _path_of(dead.options.forward_to or "")
-        try:
-            queue = self.sendable(destination)
-            queue.check(message.envelope, message.size)
-        except Refusal:
-            return False
-        copy = message.copy()
-        copy.dead_letter_source = message.dead_letter_source
-        queue.put(copy)
-        return True
-
     def _check_new(self, name: str) -> None:
         if name.lower() in self.queues or name.lower() in self.topics:
             raise Refusal(Condition.ENTITY_ALREADY_EXISTS, f"The messaging entity {name!r} already exists.")
@@ -377,28 +231,46 @@ class Namespace:
             path = _path_of(target)
             if path.lower() == name.lower():
                 raise Refusal(Condition.ARGUMENT_ERROR, f"{name} cannot forward to itself")
-            if self._entity(path) is None:
+            if self.entity(path) is None:
                 raise Refusal(Condition.ARGUMENT_ERROR, f"{name} forwards to {path}, which does not exist")
 
-    @staticmethod
-    def _purge(queue: Queue) -> None:
-        for each in _with_dead_letters(queue):
-            each.purge()
+    # -------------------------------------------------------------------------------------------- time, and a store
+
+    def tick(self) -> None:
+        """Do what is due in every queue, and delete what has been idle for long enough."""
+        now = self.clock()
+        for queue in list(self.all_queues()):
+            queue.tick()
+            limit = queue.options.auto_delete_on_idle
+            if limit is not None and queue.attached == 0 and max(queue.accessed, queue.updated) + limit <= now:
+                self.delete(queue.path)
+
+    def restore(
+        self, path: str, options: QueueOptions | TopicOptions | SubscriptionOptions, rules: dict[str, bool] | None
+    ) -> None:
+        """Put an entity back that a store kept: nothing is checked, and nothing written down."""
+        if isinstance(options, TopicOptions):
+            inbox = Queue(path, _inbox_options(options), self.clock, self.journal)
+            self.topics[path.lower()] = Topic(path, options, inbox)
+        elif isinstance(options, QueueOptions):
+            self.queues[path.lower()] = self._new_queue(path, options)
+        else:
+            topic = self.topics[path.lower().partition(SUBSCRIPTIONS)[0]]
+            name = path.rpartition("/")[2]
+            queue = self._new_queue(path, _subscription_queue_options(topic.options, options))
+            subscription = topic.subscriptions[name.lower()] = Subscription(name, options, queue)
+            subscription.rules = rules if rules is not None else subscription.rules
 
 
-def _with_dead_letters(queue: Queue) -> Iterator[Queue]:
-    yield queue
-    if queue.dead_letter is not None:
-        yield queue.dead_letter
+def _message(payload: bytes) -> Message:
+    envelope = Envelope.read(payload)
+    scheduled = envelope.annotations.get(_SCHEDULED)
+    return Message(envelope, len(payload), scheduled=None if scheduled is None else scheduled / 1000)
 
 
-_Found = TypeVar("_Found")
-
-
-def _found(entity: _Found | None, what: str) -> _Found:
-    if entity is None:
-        raise Refusal(Condition.NOT_FOUND, f"{what} does not exist.")
-    return entity
+def _purge(queue: Queue) -> None:
+    for each in with_dead_letters(queue):
+        each.purge()
 
 
 def _path_of(target: str) -> str:

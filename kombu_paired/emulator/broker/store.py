@@ -8,10 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kombu_paired.emulator.broker import Namespace
-from kombu_paired.emulator.entities import QueueOptions, SubscriptionOptions, TopicOptions, from_record, to_record
-from kombu_paired.emulator.envelope import Envelope, write_delivery
-from kombu_paired.emulator.queues import Message, Queue, State
+from kombu_paired.emulator.broker.entities import (
+    QueueOptions,
+    SubscriptionOptions,
+    TopicOptions,
+    from_record,
+    to_record,
+)
+from kombu_paired.emulator.broker.messages import Message, State
+from kombu_paired.emulator.broker.namespace import Namespace
+from kombu_paired.emulator.broker.queues import Queue
+from kombu_paired.emulator.wire.envelope import Envelope, write_delivery
 
 __all__ = ("Store",)
 
@@ -149,7 +156,9 @@ class Store:
         reserved = self._run("SELECT reserved FROM sequences WHERE path = ?", (queue.path,)).fetchone()
         sessions = self._run("SELECT session, state FROM sessions WHERE path = ?", (queue.path,)).fetchall()
         duplicates = self._run("SELECT message_id, until FROM duplicates WHERE path = ?", (queue.path,)).fetchall()
-        queue.restore_facts(reserved[0] if reserved else 0, dict(sessions), duplicates)
+        queue.restore_facts(reserved[0] if reserved else 0, duplicates)
+        for session, state in sessions:
+            queue.restore_session_state(session, state)
         rows = self._run(
             "SELECT payload, size, sequence, enqueued, enqueued_sequence, expires, scheduled, delivery_count, state, "
             "dead_letter_source FROM messages WHERE path = ? ORDER BY sequence",

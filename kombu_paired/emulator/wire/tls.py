@@ -8,21 +8,10 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+
+from kombu_paired.emulator.wire.ends import Speaker, Wire
 
 __all__ = ("Certificate", "TlsLayer")
-
-
-class _Wire(Protocol):
-    def write(self, data: bytes) -> None: ...
-    def close(self) -> None: ...
-    def abort(self) -> None: ...
-    def waiting(self) -> int: ...
-
-
-class _Inner(Protocol):
-    def feed(self, data: bytes) -> None: ...
-    def lost(self) -> None: ...
 
 
 class Certificate:
@@ -63,7 +52,7 @@ class Certificate:
 class TlsLayer:
     """Decrypts for the speaker inside, and encrypts what it writes. To the speaker it is the wire."""
 
-    def __init__(self, wire: _Wire, context: ssl.SSLContext, speaker: Callable[[TlsLayer], _Inner]) -> None:
+    def __init__(self, wire: Wire, context: ssl.SSLContext, speaker: Callable[[TlsLayer], Speaker]) -> None:
         self._wire = wire
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)

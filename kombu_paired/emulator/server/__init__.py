@@ -1,0 +1,1 @@
+"""What speaks to clients: connections, sessions and links, the management API, the emulator's own one, the port."""
