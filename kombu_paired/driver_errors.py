@@ -14,13 +14,11 @@ of them another connection has used before: what a connection keeps must not dep
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 from kombu.transport import base
 
-from kombu_paired.namespaces.kombu import new_connection
+from kombu_paired.namespaces.drivers import usual_transports
 
 __all__ = ("DriverErrors", "note_driver")
 
@@ -48,7 +46,7 @@ class DriverErrors:
         self._name = name
 
     def __get__(self, transport: Any, transport_class: type | None = None) -> ErrorTuple:
-        drivers: Iterable[Any] = (*_usual_drivers(), *_in_use) if transport is None else (transport._driver,)
+        drivers: Iterable[Any] = (*usual_transports(), *_in_use) if transport is None else (transport._driver,)
         found: dict[type[BaseException], None] = {}
         for driver in drivers:
             found.update(dict.fromkeys(self._of_driver(driver)))
@@ -61,19 +59,3 @@ class DriverErrors:
 def note_driver(driver: type[base.Transport]) -> None:
     """A connection has this driver: another one may get it, too."""
     _in_use[driver] = None
-
-
-@cache
-def _usual_drivers() -> tuple[type[base.Transport], ...]:
-    return tuple(
-        new_connection(f"{scheme}://").get_transport_cls()
-        for scheme, package in {"amqp": "amqp", "redis": "redis", "azureservicebus": "azure.servicebus"}.items()
-        if _is_installed(package)
-    )
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ModuleNotFoundError:  # not even the package around it
-        return False

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from kombu.utils.imports import symbol_by_name
 
@@ -22,7 +21,7 @@ from kombu_paired.errors import ConfigurationError
 from kombu_paired.failures import FailureKind
 from kombu_paired.secrets import split_urls, without_secrets
 
-__all__ = ("PairedNamespaceOptions", "default_primary_name")
+__all__ = ("PairedNamespaceOptions",)
 
 #: Celery merges its publish policy into the transport options, and Kombu reads its own retry keys from there.
 KOMBU_RETRY_KEYS = frozenset(
@@ -59,12 +58,8 @@ BROKER_KEYS = frozenset(
     }
 )
 
-#: Where the brokers listen that have a usual port.
-DEFAULT_PORTS = {"amqp": 5672, "pyamqp": 5672, "amqps": 5671, "redis": 6379, "rediss": 6379}
-
 Classifier = Callable[[BaseException], "FailureKind | None"]
 
-_SCHEMELESS_HOST = re.compile(r"[^A-Za-z0-9_.\-]+")
 _IS_PAIRED = re.compile(r"paired(\+|://)", re.IGNORECASE)
 
 
@@ -140,56 +135,6 @@ class PairedNamespaceOptions:
         for side in ("primary_options", "secondary_options"):
             shown[side] = sorted(shown[side])  # values may hold keys and passwords
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
-
-
-def default_primary_name(url: str) -> str:
-    """A name that no other primary has that might use the same secondary.
-
-    On Service Bus the first host label (``contoso`` of ``contoso.servicebus.windows.net``), or host and port of a local
-    server. Elsewhere the host; the port too where it is not the usual one or the host says nothing alone
-    (``localhost``, an address); and the virtual host or database where it is not the first: two applications that share
-    a broker must not share backlog queues.
-    """
-    scheme, _, rest = url.partition("://")
-    if "azure" in scheme:  # a key may hold slashes: Kombu, too, splits it off at the last @
-        host, port, _ = _parts("//" + rest.rpartition("@")[2].rpartition("://")[2])
-        return _as_name(f"{host}-{port}" if port else host.split(".", 1)[0])
-    host, port, place = _parts(_without_torn_password(split_urls(url)[0]))
-    port = port or DEFAULT_PORTS.get(scheme)
-    says_nothing = host in ("", "localhost") or ":" in host or host.replace(".", "").isdigit()
-    named = [host or scheme]
-    if port and (says_nothing or port != DEFAULT_PORTS.get(scheme)):
-        named.append(str(port))
-    if place and place != "0":
-        named.append(place)
-    return _as_name("-".join(named))
-
-
-def _parts(url: str) -> tuple[str, int | None, str]:
-    """Host, port and place of a URL; what cannot be read is empty."""
-    try:
-        parts = urlsplit(url)
-        host, place = parts.hostname or "", parts.path.strip("/")
-    except ValueError:
-        return "", None, ""
-    try:
-        return host, parts.port, place
-    except ValueError:
-        return host, None, place
-
-
-def _without_torn_password(url: str) -> str:
-    """A password with a slash in it reaches into the path: nothing of it may become part of a name."""
-    scheme, slashes, rest = url.partition("://")
-    address = re.split("[?#]", rest, maxsplit=1)[0]
-    authority, _, path = address.partition("/")
-    if "@" in address and (";" in rest or (":" in authority and "@" in path)):
-        rest = address.rpartition("@")[2]
-    return f"{scheme}{slashes}{rest}"
-
-
-def _as_name(text: str) -> str:
-    return _SCHEMELESS_HOST.sub("-", text).strip("-.") or "primary"
 
 
 def _unknown(key: object, known: set[str]) -> str:

@@ -24,7 +24,7 @@ Transport Options
 
 Sending and consuming are apart. Messages and declarations go to the pairing, which has connections of its own and
 works while the primary is away. Consuming goes through the primary's own transport (Kombu's, or the one that
-:data:`kombu_paired.namespaces.kombu.PROFILES` names), over a connection that is opened by the first call that only a
+:data:`kombu_paired.namespaces.drivers.DRIVERS` names), over a connection that is opened by the first call that only a
 consumer makes; while the primary is away that call of a worker waits for it.
 """
 
@@ -55,10 +55,10 @@ from kombu_paired.driver_errors import DriverErrors, note_driver
 from kombu_paired.errors import BacklogUnavailable, ConfigurationError, NamespaceFailure, PrimaryUnavailable
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
-from kombu_paired.namespaces.kombu import namespace_on
+from kombu_paired.namespaces.kombu import KombuNamespace
 from kombu_paired.namespaces.letting_go import letting_go
-from kombu_paired.namespaces.urls import check_sides, driver_of
-from kombu_paired.options import PairedNamespaceOptions, default_primary_name
+from kombu_paired.namespaces.urls import check_sides, default_primary_name, transport_class
+from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing import Pairing, inherit, shared
 from kombu_paired.publish_batch import PublishBatch
 from kombu_paired.secrets import shown_url, split_urls
@@ -138,7 +138,7 @@ class Transport(base.Transport):  # type: ignore[misc]
     @_found_once
     def _driver(self) -> type[base.Transport]:
         """The class of the primary's own transport."""
-        return driver_of("primary", self._urls[0])
+        return transport_class("primary", self._urls[0])
 
     @_found_once
     def _options(self) -> PairedNamespaceOptions:
@@ -181,14 +181,14 @@ class Transport(base.Transport):  # type: ignore[misc]
 
     def _make_pairing(self, options: PairedNamespaceOptions) -> Pairing:
         common: dict[str, Any] = {"send_timeout": options.send_timeout, "classify": options.classify_failure}
-        primary = namespace_on(
+        primary = KombuNamespace(
             "primary",
             self._urls,
             options.primary_options,
             connect_arguments=connect_arguments(self.client),
             **common,
         )
-        secondary = namespace_on(
+        secondary = KombuNamespace(
             "secondary",
             split_urls(options.secondary),
             options.secondary_options,

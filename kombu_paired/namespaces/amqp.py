@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import amqp
 from amqp.exceptions import MessageNacked
@@ -32,11 +32,15 @@ from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message, marked_maybe_duplicate
 from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, DeadLetter, Received, Receiver, Sender
-from kombu_paired.namespaces.kombu import KombuNamespace, Link, as_dead_letter, message_of, prepare
+from kombu_paired.namespaces.driver import Driver
+from kombu_paired.namespaces.generic import Link, LinkReceiver, as_dead_letter, message_of, prepare
 from kombu_paired.namespaces.letting_go import letting_go
 from kombu_paired.namespaces.sockets import TimelySocket
 
-__all__ = ("AmqpLink", "AmqpReceiver", "AmqpSender", "kind_of", "make_link", "make_receiver", "make_sender")
+if TYPE_CHECKING:
+    from kombu_paired.namespaces.kombu import KombuNamespace
+
+__all__ = ("AmqpLink", "AmqpReceiver", "AmqpSender", "RabbitMQ", "RabbitMQOverTLS", "kind_of")
 
 #: Seconds that the message which finds out about an alarm may take to be confirmed.
 BLOCKED_GRACE = 1.0
@@ -94,35 +98,6 @@ def kind_of(exc: BaseException) -> FailureKind | None:
     if isinstance(exc, AttributeError):
         return FailureKind.UNREACHABLE  # py-amqp's answer when the connection vanished under a call
     return None
-
-
-def concerns_all(exc: BaseException) -> bool:
-    """Whether an exception tells of the whole broker."""
-    return isinstance(exc, BrokerBlocked)
-
-
-def consumer_options(connect_timeout: float, send_timeout: float) -> dict[str, Any]:
-    """Transport options of a consumer's connection, unless the user gives others."""
-    return {}
-
-
-def hurry(connection: Any, seconds: float) -> None:
-    """Let no answer take longer than this."""
-    sock = getattr(connection._transport, "sock", None)
-    if sock is not None:
-        sock.settimeout(seconds)
-
-
-def make_link(namespace: KombuNamespace) -> AmqpLink:
-    return AmqpLink(namespace)
-
-
-def make_sender(namespace: KombuNamespace) -> Sender:
-    return AmqpSender(namespace)
-
-
-def make_receiver(namespace: KombuNamespace, queue: str, prefetch: int, timeout: float) -> Receiver:
-    return AmqpReceiver(namespace, queue, prefetch, timeout)
 
 
 class _TimelyConnection(pyamqp.Connection):  # type: ignore[misc]
@@ -508,7 +483,7 @@ class AmqpSender(Sender):
         self._last_confirm = -math.inf
 
 
-class AmqpReceiver(Receiver):
+class AmqpReceiver(LinkReceiver):
     """Consumes one queue with a prefetch, in batches."""
 
     def __init__(self, namespace: KombuNamespace, queue: str, prefetch: int, timeout: float) -> None:
@@ -623,11 +598,39 @@ class AmqpReceiver(Receiver):
             self._letters.close()
         self.link.close()
 
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        try:
-            with self.namespace.failing():
-                yield
-        except NamespaceFailure:
-            self.link.drop()
-            raise
+
+class RabbitMQ(Driver):
+    """RabbitMQ, by AMQP 0-9-1."""
+
+    routed = True
+    keeps_unsettled = True
+    tested = True
+    has_host = True
+    port = 5672
+
+    def link(self, namespace: KombuNamespace) -> Link:
+        return AmqpLink(namespace)
+
+    def sender(self, namespace: KombuNamespace) -> Sender:
+        return AmqpSender(namespace)
+
+    def receiver(self, namespace: KombuNamespace, queue: str, prefetch: int, timeout: float) -> Receiver:
+        return AmqpReceiver(namespace, queue, prefetch, timeout)
+
+    def kind_of(self, exc: BaseException) -> FailureKind | None:
+        return kind_of(exc)
+
+    def concerns_all(self, exc: BaseException) -> bool:
+        return isinstance(exc, BrokerBlocked)
+
+    def hurry(self, connection: Any, seconds: float) -> None:
+        sock = getattr(connection._transport, "sock", None)
+        if sock is not None:
+            sock.settimeout(seconds)
+
+
+class RabbitMQOverTLS(RabbitMQ):
+    """The same, over TLS."""
+
+    tested = False
+    port = 5671

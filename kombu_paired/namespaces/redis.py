@@ -13,10 +13,10 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from itertools import chain, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import redis
@@ -31,12 +31,15 @@ from kombu_paired.declarations import Entity
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import MAYBE_DUPLICATE, Message, marked_maybe_duplicate
-from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, DeadLetter, Received, Receiver, Sender
-from kombu_paired.namespaces.kombu import KombuNamespace, KombuSender, Link, as_dead_letter, prepare, publish
+from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, DeadLetter, Received
+from kombu_paired.namespaces.generic import KombuSender, Link, LinkReceiver, as_dead_letter, prepare, publish
 from kombu_paired.namespaces.letting_go import letting_go
 from kombu_paired.namespaces.sockets import TimelySocket, look_up
 
-__all__ = ("RedisLink", "RedisReceiver", "RedisSender", "kind_of", "make_link", "make_receiver", "make_sender")
+if TYPE_CHECKING:
+    from kombu_paired.namespaces.kombu import KombuNamespace
+
+__all__ = ("RedisLink", "RedisReceiver", "RedisSender", "concerns_all", "hurry", "kind_of")
 
 #: Seconds a received message stays locked: LockDuration of the documents.
 LOCK_SECONDS = 60
@@ -154,14 +157,6 @@ def concerns_all(exc: BaseException) -> bool:
     return kind_of(exc) is FailureKind.FAULT and not _reply(exc).startswith("WRONGTYPE")
 
 
-def consumer_options(connect_timeout: float, send_timeout: float) -> dict[str, Any]:
-    """Transport options of a consumer's connection, unless the user gives others: none of its sockets waits for ever.
-
-    ``BRPOP`` answers within a second, so five are enough for any reply.
-    """
-    return {"socket_connect_timeout": connect_timeout, "socket_timeout": max(send_timeout, 5.0)}
-
-
 #: redis-py would try a command, and the ping before it, three times more.
 _ONCE = Retry(NoBackoff(), 0)
 
@@ -207,18 +202,6 @@ def _reply(exc: BaseException) -> str:
     """What the server said, without the words in which redis-py says which command of a pipeline failed."""
     text = str(exc)
     return text.rpartition(" of pipeline caused error: ")[2] if text.startswith("Command # ") else text
-
-
-def make_link(namespace: KombuNamespace) -> RedisLink:
-    return RedisLink(namespace)
-
-
-def make_sender(namespace: KombuNamespace) -> Sender:
-    return RedisSender(namespace)
-
-
-def make_receiver(namespace: KombuNamespace, queue: str, prefetch: int, timeout: float) -> Receiver:
-    return RedisReceiver(namespace, queue, timeout)
 
 
 class _Timely:
@@ -421,7 +404,7 @@ class RedisSender(KombuSender):
         return failure
 
 
-class RedisReceiver(Receiver):
+class RedisReceiver(LinkReceiver):
     """Takes messages from one backlog queue under lock."""
 
     def __init__(self, namespace: KombuNamespace, queue: str, timeout: float) -> None:
@@ -503,15 +486,6 @@ class RedisReceiver(Receiver):
             with suppress(NamespaceFailure), self._failing(), self.link.within(GOODBYE):  # else its locks run out
                 self._put("RPUSH", self._lists[0], [(token, "") for token in reversed(self._held)])
         self.link.close()
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        try:
-            with self.namespace.failing():
-                yield
-        except NamespaceFailure:
-            self.link.drop()
-            raise
 
 
 #: Of each backlog queue, the tokens of messages that were delivered when Redis could not be told: a replica, unable to

@@ -5,52 +5,48 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
-from typing import Any
 
 from kombu.transport import TRANSPORT_ALIASES, get_transport_cls
 from kombu.transport.base import Transport
 from kombu.utils.url import parse_url
 
 from kombu_paired.errors import ConfigurationError
-from kombu_paired.namespaces.kombu import profile_of
-from kombu_paired.namespaces.servicebus.address import Address, is_servicebus
-from kombu_paired.options import DEFAULT_PORTS, PairedNamespaceOptions
+from kombu_paired.namespaces.drivers import driver_named, driver_of
+from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.secrets import split_urls, without_secrets
 
-__all__ = ("check_sides", "driver_of")
+__all__ = ("check_sides", "default_primary_name", "transport_class")
 
 logger = logging.getLogger(__name__)
 
-#: Schemes that Kombu takes apart into host, port, user and password.
-_TAKEN_APART = frozenset({*DEFAULT_PORTS, "sentinel"})
-#: Scheme -> the package that it needs, and how that is installed.
-_PACKAGES = {
-    "redis": ("redis", "kombu-paired[redis]"),
-    "rediss": ("redis", "kombu-paired[redis]"),
-    "sentinel": ("redis", "kombu-paired[redis]"),
-    "azureservicebus": ("azure.servicebus", "kombu-paired[servicebus]"),
-    "azurestoragequeues": ("azure.storage.queue", "kombu[azurestoragequeues]"),
-    "sqs": ("boto3", "kombu[sqs]"),
-    "sqla": ("sqlalchemy", "kombu[sqlalchemy]"),
-    "sqlalchemy": ("sqlalchemy", "kombu[sqlalchemy]"),
-    "mongodb": ("pymongo", "kombu[mongodb]"),
-    "confluentkafka": ("confluent_kafka", "kombu[confluentkafka]"),
-    "kafka": ("confluent_kafka", "kombu[confluentkafka]"),
-    "zookeeper": ("kazoo", "kombu[zookeeper]"),
-    "consul": ("consul", "kombu[consul]"),
-}
 
-
-def driver_of(side: str, url: str) -> type[Transport]:
+def transport_class(side: str, url: str) -> type[Transport]:
     """The class of the transport that is used for a URL.
 
     Raises:
         ConfigurationError: there is none, or its package is not installed.
     """
-    return _imported(side, _kind_of(side, url), profile_of(url).transport)
+    name = _kind_of(side, url)
+    driver = driver_named(name)
+    if not driver.is_installed:
+        raise ConfigurationError(_needs_package(side, name, driver.extra))
+    try:
+        found: type[Transport] = get_transport_cls(driver_of(url).transport or name)
+    except ImportError as exc:
+        raise ConfigurationError(_needs_package(side, name, driver.extra or exc.name or "its driver")) from exc
+    return found
+
+
+def default_primary_name(url: str) -> str:
+    """A name that no other primary has that might use the same secondary.
+
+    On Service Bus the first host label (``contoso`` of ``contoso.servicebus.windows.net``), or host and port of a local
+    server. Elsewhere the host; the port too where it is not the usual one or the host says nothing alone
+    (``localhost``, an address); and the virtual host or database where it is not the first: two applications that share
+    a broker must not share backlog queues.
+    """
+    return driver_of(url).primary_name(url)
 
 
 def _kind_of(side: str, url: str) -> str:
@@ -77,27 +73,8 @@ def _kind_of(side: str, url: str) -> str:
     )
 
 
-def _imported(side: str, name: str, path: str | None) -> type[Transport]:
-    package, extra = _PACKAGES.get(name, ("", ""))
-    if not _is_installed(package):
-        raise ConfigurationError(f"the {side} is of the kind {name}://, which needs a package: pip install '{extra}'")
-    try:
-        found: type[Transport] = get_transport_cls(path or name)
-    except ImportError as exc:
-        what = extra or exc.name or "its driver"
-        raise ConfigurationError(
-            f"the {side} is of the kind {name}://, which needs a package: pip install '{what}'"
-        ) from exc
-    return found
-
-
-def _is_installed(package: str) -> bool:
-    if not package or package in sys.modules:
-        return True
-    try:
-        return find_spec(package) is not None
-    except ModuleNotFoundError:  # not even the package around it
-        return False
+def _needs_package(side: str, name: str, what: str) -> str:
+    return f"the {side} is of the kind {name}://, which needs a package: pip install '{what}'"
 
 
 def _how(side: str) -> str:
@@ -118,8 +95,8 @@ def check_sides(primaries: Sequence[str], options: PairedNamespaceOptions) -> No
         _kind_of(side, url)
     for side, url in urls:
         _check_address(side, url)
-    secondaries = {_address_of(url) for url in split_urls(secondary)}
-    primary_addresses = {_address_of(url) for url in primaries}
+    secondaries = {driver_of(url).address_of(url) for url in split_urls(secondary)}
+    primary_addresses = {driver_of(url).address_of(url) for url in primaries}
     if secondaries & primary_addresses:
         raise ConfigurationError(
             f"primary and secondary are the same namespace ({without_secrets(secondary)}): the secondary must be a "
@@ -129,23 +106,25 @@ def check_sides(primaries: Sequence[str], options: PairedNamespaceOptions) -> No
         logger.warning(
             "the secondary %s is on the same server as the primary: it dies with it", without_secrets(secondary)
         )
-    if not profile_of(secondary).names_with_slashes:
+    driver = driver_of(secondary)
+    if not driver.names_with_slashes:
         raise ConfigurationError(
             f"the secondary {without_secrets(secondary)} cannot store backlog queues: its transport makes file names "
             "of queue names, and theirs have slashes. Use RabbitMQ, Redis or SQS"
         )
-    if not profile_of(secondary).keeps_unsettled and not options.allow_unsafe_secondary:
+    if not driver.keeps_unsettled and not options.allow_unsafe_secondary:
         raise ConfigurationError(
             f"the secondary {without_secrets(secondary)} uses a transport that forgets a message whose consumer is "
             "killed: use RabbitMQ, Redis or SQS, or accept the loss with allow_unsafe_secondary=True"
         )
     for side, url in urls:
-        driver_of(side, url)
+        transport_class(side, url)
 
 
 def _check_address(side: str, url: str) -> None:
     scheme, _, rest = url.partition("://")
-    if scheme.lower() not in _TAKEN_APART:
+    driver = driver_named(scheme.lower())
+    if not driver.has_host:
         return
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     wrong = None
@@ -160,7 +139,7 @@ def _check_address(side: str, url: str) -> None:
             )
         elif parts["port"] == 0:
             wrong = "has the port 0: ports are 1 to 65535"
-        elif not parts["hostname"] and (authority or scheme == "sentinel"):
+        elif not parts["hostname"] and (authority or driver.port is None):
             wrong = f"names no host: write {scheme}://USER:PASSWORD@HOST:PORT/…"
     except ValueError:  # its text may show a part of the password
         wrong = (
@@ -169,17 +148,3 @@ def _check_address(side: str, url: str) -> None:
         )
     if wrong:
         raise ConfigurationError(f"the URL of the {side}, {without_secrets(url)!r}, {wrong}")
-
-
-def _address_of(url: str) -> tuple[Any, ...]:
-    scheme = url.split("://", 1)[0]
-    if is_servicebus(url):
-        address = Address.parse(url)
-        return (address.host, address.port)
-    if scheme not in DEFAULT_PORTS:
-        return (url,)
-    parts = parse_url(url)
-    host = parts["hostname"] or "localhost"
-    host = "127.0.0.1" if host == "localhost" else host
-    place = str(parts["virtual_host"] or "").strip("/") or "0"
-    return (host, parts["port"] or DEFAULT_PORTS[scheme], place)

@@ -21,14 +21,15 @@ import redis
 
 from kombu_paired.emulator import Emulator
 from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, Namespace
-from kombu_paired.namespaces.kombu import PROFILES, KombuNamespace, namespace_on
+from kombu_paired.namespaces.drivers import DRIVERS
+from kombu_paired.namespaces.kombu import KombuNamespace
 from tests.support.nodes import LocalTestBroker
 from tests.support.proxy import Proxy
 
 #: Seconds that every call gets.
 TIMEOUT = 2.5
 
-#: What a broker, or the transport to it, can do; see ``Profile`` for the first four.
+#: What a broker, or the transport to it, can do; see ``Driver`` for the first four.
 ABILITIES = frozenset(
     {
         "confirmed",
@@ -54,11 +55,11 @@ ABILITIES = frozenset(
 )
 
 
-def of_profile(scheme: str) -> set[str]:
-    """The abilities that the table of transports promises."""
-    profile = PROFILES[scheme]
+def of_driver(scheme: str) -> set[str]:
+    """The abilities that the table of drivers promises."""
+    driver = DRIVERS[scheme]
     names = ("confirmed", "routed", "keeps_unsettled", "outlives_restart")
-    return {name for name in names if getattr(profile, name)}
+    return {name for name in names if getattr(driver, name)}
 
 
 class Site(ABC):
@@ -191,7 +192,7 @@ class BrokerSite(Site):
 
 class RabbitMQ(BrokerSite):
     kind = "amqp"
-    abilities = of_profile("amqp") | {
+    abilities = of_driver("amqp") | {
         "marks_backlog",
         "returns_on_close",
         "stores_backlog",
@@ -277,7 +278,7 @@ class RabbitMQQuorum(RabbitMQ):
 class Redis(BrokerSite):
     kind = "redis"
     # Our local Redis has its append-only file turned on.
-    abilities = of_profile("redis") | {
+    abilities = of_driver("redis") | {
         "marks_backlog",
         "outlives_restart",
         "returns_on_close",
@@ -324,7 +325,7 @@ class Redis(BrokerSite):
 class ServiceBus(Site):
     """On an emulator of its own: it starts in less than a fifth of a second."""
 
-    abilities = of_profile("azureservicebus") | {
+    abilities = of_driver("azureservicebus") | {
         "returns_on_close",
         "stores_backlog",
         "missing_queues",
@@ -358,7 +359,7 @@ class ServiceBus(Site):
     def namespace(self, *, proxied: bool = False, password: str | None = None, **arguments: Any) -> Namespace:
         port = self.proxy.port if proxied else self.emulator.port
         url = f"azureservicebus://main:{password or 'a/+=key=='}@127.0.0.1:{port}"
-        return namespace_on("secondary", [url], {}, send_timeout=TIMEOUT, **arguments)
+        return KombuNamespace("secondary", [url], {}, send_timeout=TIMEOUT, **arguments)
 
     def _forget(self) -> None:
         """What this process knows of namespaces: ports come again."""
@@ -442,7 +443,7 @@ class ServiceBus(Site):
 
 class Filesystem(Site):
     # A file's name ends with its queue's, so that a queue's name cannot hold a slash.
-    abilities = of_profile("filesystem") | {"returns_on_close", "encodes"}
+    abilities = of_driver("filesystem") | {"returns_on_close", "encodes"}
 
     def __init__(self, source: BrokerSource) -> None:
         folder = source.folder
@@ -467,7 +468,7 @@ class Filesystem(Site):
 
 
 class SQLAlchemy(Site):
-    abilities = of_profile("sqla") | {"returns_on_close", "stores_backlog", "encodes"}
+    abilities = of_driver("sqla") | {"returns_on_close", "stores_backlog", "encodes"}
 
     def __init__(self, source: BrokerSource) -> None:
         self.file = source.folder / "broker.sqlite"
@@ -491,7 +492,7 @@ class SQLAlchemy(Site):
 
 
 class Memory(Site):
-    abilities = of_profile("memory") | {"stores_backlog"}
+    abilities = of_driver("memory") | {"stores_backlog"}
 
     def __init__(self, source: BrokerSource) -> None:
         self._forget()

@@ -23,13 +23,13 @@ from kombu_paired.emulator.broker import faults
 from kombu_paired.emulator.server import command
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.failures import FailureKind
-from kombu_paired.namespaces import amqp, redis
-from kombu_paired.namespaces import kombu as other
-from kombu_paired.namespaces.kombu import PROFILES
+from kombu_paired.namespaces import amqp, generic, redis
+from kombu_paired.namespaces.drivers import DRIVERS
 from kombu_paired.namespaces.servicebus import kinds, transport
 from kombu_paired.namespaces.servicebus.address import Address
 from kombu_paired.namespaces.servicebus.entities import BACKLOG_PROPERTIES
-from kombu_paired.options import PairedNamespaceOptions, default_primary_name
+from kombu_paired.namespaces.urls import default_primary_name
+from kombu_paired.options import PairedNamespaceOptions
 from tests.battle import judge, plan, rules
 from tests.conftest import BrokerPool
 from tests.docs.reading import DOCS, FILES, ROOT, Block, all_blocks, anchors, blocks, code, links, section, table
@@ -157,7 +157,7 @@ def test_settings_table_of_the_short_list_is_complete():
 # -- brokers ----------------------------------------------------------------------------------------------------------
 
 
-def test_brokers_agree_with_the_profiles():
+def test_brokers_agree_with_the_drivers():
     written = {}
     for row in table(section(DOCS / "brokers.md", "What each can do")):
         limit = row["largest message"]
@@ -171,8 +171,8 @@ def test_brokers_agree_with_the_profiles():
                 "max_message_size": int(limit.split()[0].replace(",", "")) if limit[0].isdigit() else None,
             }
     actual = {
-        scheme: {name: getattr(profile, name) for name in next(iter(written.values()))}
-        for scheme, profile in PROFILES.items()
+        scheme: {name: getattr(driver, name) for name in next(iter(written.values()))}
+        for scheme, driver in DRIVERS.items()
     }
     assert written == actual
 
@@ -198,7 +198,7 @@ def test_failure_kinds_agree_with_the_code():
     [
         ("RabbitMQ", {str(number): kind for number, kind in amqp._CODES.items()}),
         ("Redis", redis._WORDS),
-        ("SQS", other._AWS_CODES),
+        ("SQS", generic._AWS_CODES),
         ("Azure Service Bus", {error.__name__: kind for error, kind in kinds._KINDS}),
     ],
 )

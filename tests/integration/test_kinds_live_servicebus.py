@@ -19,7 +19,7 @@ from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
 from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, DeadLetter
-from kombu_paired.namespaces.kombu import namespace_on
+from kombu_paired.namespaces.kombu import KombuNamespace
 from tests.support.proxy import Proxy
 
 pytest.importorskip("azure.servicebus")
@@ -55,7 +55,7 @@ def own(tmp_path):
 
 def on(emulator, user="main", key="a/+=key==", port=None):
     url = f"azureservicebus://{user}:{key}@127.0.0.1:{port or emulator.port}"
-    return namespace_on("primary", [url], {}, send_timeout=SECONDS)
+    return KombuNamespace("primary", [url], {}, send_timeout=SECONDS)
 
 
 def queue(name):
@@ -415,7 +415,7 @@ def test_nobody_listens(own):
 
 
 def test_no_such_host():
-    away = namespace_on("primary", ["azureservicebus://p:k@no-such-host.invalid"], {}, send_timeout=SECONDS)
+    away = KombuNamespace("primary", ["azureservicebus://p:k@no-such-host.invalid"], {}, send_timeout=SECONDS)
     failures = every_way_in(away, "orders")
     assert [line(each) for each in failures] == [(UNREACHABLE, False, True)] * len(failures)
 

@@ -22,7 +22,8 @@ from kombu import Producer, Queue
 from kombu.serialization import loads
 
 from kombu_paired.message import BACKLOG_MARK
-from kombu_paired.namespaces.kombu import PROFILES, new_connection
+from kombu_paired.namespaces.drivers import DRIVERS
+from kombu_paired.namespaces.kombu import new_connection
 from kombu_paired.namespaces.servicebus import transport, wire
 from kombu_paired.namespaces.servicebus.address import Address
 from kombu_paired.namespaces.servicebus.entities import BACKLOG_PROPERTIES
@@ -211,7 +212,7 @@ class ServiceBusNode(BrokerNode):
     kind_of_broker = "azureservicebus"
     user = LocalServiceBus.policy
     odd_password = "b/+=64=="
-    plain_conf: ClassVar[Mapping[str, Any]] = {"broker_transport": PROFILES["azureservicebus"].transport}
+    plain_conf: ClassVar[Mapping[str, Any]] = {"broker_transport": DRIVERS["azureservicebus"].transport}
 
     @classmethod
     def url_to(cls, host: str, password: str) -> str:

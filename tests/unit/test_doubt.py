@@ -15,14 +15,14 @@ from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
 from kombu_paired.namespaces.amqp import AmqpSender
-from kombu_paired.namespaces.kombu import KombuSender, namespace_on
+from kombu_paired.namespaces.kombu import KombuNamespace, KombuSender
 from kombu_paired.namespaces.redis import RedisSender
 
 MESSAGES = [Message(str(n), "", "orders") for n in range(4)]
 
 
 def sender_on(scheme, make):
-    return make(namespace_on("primary", [f"{scheme}://nowhere.invalid/"], {}, send_timeout=1))
+    return make(KombuNamespace("primary", [f"{scheme}://nowhere.invalid/"], {}, send_timeout=1))
 
 
 def doubts(outcomes):

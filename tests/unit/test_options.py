@@ -14,7 +14,8 @@ from kombu.exceptions import OperationalError
 
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.failures import FailureKind
-from kombu_paired.options import PairedNamespaceOptions, default_primary_name
+from kombu_paired.namespaces.urls import default_primary_name
+from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.secrets import without_secrets
 
 SPARE = "amqp://spare-broker//"

@@ -25,7 +25,8 @@ from kombu_paired.events import Event, EventKind
 from kombu_paired.failures import FailureKind
 from kombu_paired.journal import line_of
 from kombu_paired.namespaces.kombu import KombuNamespace
-from kombu_paired.options import PairedNamespaceOptions, default_primary_name
+from kombu_paired.namespaces.urls import default_primary_name
+from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.secrets import NO_SECRETS, Secrets, shown_options, without_secrets_in_urls
 
 pieces = st.text("/+=@:?#[]%&;, \\'\"{}é\n\t~`!$^*()<>|", max_size=3) | st.text(max_size=3)

@@ -11,7 +11,7 @@ from azure.core import exceptions as http
 from azure.servicebus import exceptions as amqp
 
 from kombu_paired.failures import FailureKind
-from kombu_paired.namespaces.kombu import namespace_on
+from kombu_paired.namespaces.kombu import KombuNamespace
 from kombu_paired.namespaces.servicebus import transport
 from kombu_paired.namespaces.servicebus.entities import ManagementUnavailable
 from kombu_paired.namespaces.servicebus.kinds import is_refusal, kind_of
@@ -46,7 +46,7 @@ OF_RECEIVERS = {
 
 @pytest.fixture
 def namespace():
-    return namespace_on("primary", ["azureservicebus://p:s3cret@contoso"], {}, send_timeout=1)
+    return KombuNamespace("primary", ["azureservicebus://p:s3cret@contoso"], {}, send_timeout=1)
 
 
 def made(family):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import ServiceBusError
@@ -25,15 +25,12 @@ from kombu_paired.namespaces.base import (
     BacklogDepth,
     DeadLetter,
     Received,
-    Receiver,
-    Sender,
 )
-from kombu_paired.namespaces.kombu import KombuNamespace, KombuSender, Link, float_or_none, prepare
+from kombu_paired.namespaces.generic import KombuSender, Link, LinkReceiver, float_or_none, prepare
 from kombu_paired.namespaces.letting_go import letting_go
 from kombu_paired.namespaces.servicebus import kinds
 from kombu_paired.namespaces.servicebus.names import is_backlog
 from kombu_paired.namespaces.servicebus.sdk import (
-    STANDARD_MESSAGE,
     ReceiverLink,
     SenderLink,
     body_length,
@@ -43,7 +40,10 @@ from kombu_paired.namespaces.servicebus.sdk import (
 from kombu_paired.namespaces.servicebus.transport import Channel, Transport, Unrouted
 from kombu_paired.namespaces.servicebus.wire import is_ping, new_ping, received_backlog_message, to_backlog_form
 
-__all__ = ("Namespace", "ServiceBusLink", "ServiceBusReceiver", "ServiceBusSender")
+if TYPE_CHECKING:
+    from kombu_paired.namespaces.kombu import KombuNamespace
+
+__all__ = ("ServiceBusLink", "ServiceBusReceiver", "ServiceBusSender", "kind_of", "size_on")
 
 logger = logging.getLogger(__name__)
 
@@ -86,100 +86,35 @@ def _wants_a_session(exc: BaseException) -> bool:
     return isinstance(exc, ServiceBusError) and "not-allowed" in text and "session" in text
 
 
-def concerns_all(exc: BaseException) -> bool:
-    """Nothing that the service says about a send is about all of its entities."""
-    return False
+def unreached(namespace: KombuNamespace, exc: BaseException, *, whole_namespace: bool = True) -> NamespaceFailure:
+    """The failure of what did not come as far as sending.
+
+    Arguments:
+        whole_namespace: whoever gets no answer here gets none anywhere else.
+    """
+    if namespace.kind_of(exc) not in AWAY:
+        return namespace.failure(exc)
+    return namespace.failure(exc, kind=FailureKind.UNREACHABLE, whole_namespace=whole_namespace)
 
 
-def consumer_options(connect_timeout: float, send_timeout: float) -> dict[str, Any]:
-    """Transport options of a consumer's connection, unless the user gives others."""
-    return {"send_timeout": send_timeout}
+@contextmanager
+def reaching(namespace: KombuNamespace) -> Iterator[None]:
+    """Exceptions leave as failures of what did not come as far as sending."""
+    try:
+        yield
+    except NamespaceFailure:
+        raise
+    except Exception as exc:
+        raise unreached(namespace, exc) from exc
 
 
-def hurry(connection: Any, seconds: float) -> None:
-    """Let closing take no longer than this."""
-    connection.goodbye = connection.timeout = seconds
-
-
-class Namespace(KombuNamespace):
-    """Azure Service Bus."""
-
-    max_message_size = STANDARD_MESSAGE
-
-    def __init__(self, *args: Any, **arguments: Any) -> None:
-        super().__init__(*args, **arguments)
-        self.max_message_size = STANDARD_MESSAGE
-
-    def encoded_size(self, message: Message) -> int:
-        with self._channel() as channel:
-            return encoded_size(encoded(channel, message)) + SLACK
-
-    def unreached(self, exc: BaseException, *, whole_namespace: bool = True) -> NamespaceFailure:
-        """The failure of what did not come as far as sending.
-
-        Arguments:
-            whole_namespace: whoever gets no answer here gets none anywhere else.
-        """
-        kind = self.kind_of(exc)
-        if kind not in AWAY:
-            return self.failure(exc)
-        return self.failure(exc, kind=FailureKind.UNREACHABLE, whole_namespace=whole_namespace)
-
-    @contextmanager
-    def reaching(self) -> Iterator[None]:
-        """Exceptions leave as failures of what did not come as far as sending."""
-        try:
-            yield
-        except NamespaceFailure:
-            raise
-        except Exception as exc:
-            raise self.unreached(exc) from exc
-
-    @contextmanager
-    def _channel(self) -> Iterator[Channel]:
-        link = ServiceBusLink(self)
-        try:
-            yield link.open(self.send_timeout)
-        finally:
-            link.drop()
-
-    def ensure_backlog_queues(self, names: Sequence[str], create: bool, timeout: float) -> list[str]:
-        deadline = Deadline(timeout)
-        with self._channel() as channel, self.reaching():
-            if not create:
-                return self._attachable(channel.transport, names, timeout)
-            entities = channel.transport.entities
-            there = entities.existing(names, timeout * CONNECT_SHARE)  # silence is found out as when connecting
-            for name in names:
-                if name not in there:
-                    entities.create_backlog_queue(name, deadline.left)
-        return list(names)
-
-    def _attachable(self, transport: Transport, names: Sequence[str], timeout: float) -> list[str]:
-        """Those that one can send to: to know more takes the right to manage."""
-
-        def attach(name: str) -> BaseException | None:
-            link = transport.clients.sender(name)
-            try:
-                link.open(timeout)
-            except Exception as exc:
-                return exc
-            finally:
-                link.close()
-            return None
-
-        with ThreadPoolExecutor(len(names)) as pool:
-            outcomes = list(pool.map(attach, names))
-        usable = [name for name, outcome in zip(names, outcomes, strict=True) if outcome is None]
-        others = [exc for exc in outcomes if exc is not None and self.kind_of(exc) is not FailureKind.MISSING]
-        if not usable and others:
-            raise others[0]
-        return usable
-
-    def backlog_depths(self, names: Sequence[str], timeout: float) -> list[BacklogDepth]:
-        deadline = Deadline(timeout)
-        with self._channel() as channel, self.reaching(), ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
-            return list(pool.map(lambda name: _depth(channel.transport, name, deadline), names))
+def size_on(namespace: KombuNamespace, message: Message) -> int:
+    """Bytes that a message takes in the service."""
+    link = ServiceBusLink(namespace)
+    try:
+        return encoded_size(encoded(link.open(namespace.send_timeout), message)) + SLACK
+    finally:
+        link.drop()
 
 
 def _depth(transport: Transport, name: str, deadline: Deadline) -> BacklogDepth:
@@ -220,22 +155,9 @@ def encoded(channel: Channel, message: Message) -> AmqpAnnotatedMessage:
     return channel.envelope(prepare(channel, message), message.exchange, message.routing_key)
 
 
-def make_link(namespace: Namespace) -> ServiceBusLink:
-    return ServiceBusLink(namespace)
-
-
-def make_sender(namespace: Namespace) -> Sender:
-    return ServiceBusSender(namespace)
-
-
-def make_receiver(namespace: Namespace, queue: str, prefetch: int, timeout: float) -> Receiver:
-    return ServiceBusReceiver(namespace, queue, prefetch, timeout)
-
-
 class ServiceBusLink(Link):
     """A channel that routes, and the links that it sends over. It connects when the first of them is opened."""
 
-    namespace: Namespace
     channel: Channel
     connection: Transport
 
@@ -256,7 +178,7 @@ class ServiceBusLink(Link):
         except Unrouted:
             targets = []
         if not targets:
-            with self.namespace.reaching():
+            with reaching(self.namespace):
                 self.connection.ask(timeout)
         for target in targets:
             try:
@@ -265,6 +187,45 @@ class ServiceBusLink(Link):
             except NamespaceFailure as failure:
                 if failure.kind is not FailureKind.MISSING:  # whoever sends to it declares it first
                     raise
+
+    def ensure_backlog_queues(self, names: Sequence[str], create: bool, timeout: float) -> list[str]:
+        deadline = Deadline(timeout)
+        with reaching(self.namespace):
+            if not create:
+                return self._attachable(names, timeout)
+            entities = self.connection.entities
+            there = entities.existing(names, timeout * CONNECT_SHARE)  # silence is found out as when connecting
+            for name in names:
+                if name not in there:
+                    entities.create_backlog_queue(name, deadline.left)
+        return list(names)
+
+    def _attachable(self, names: Sequence[str], timeout: float) -> list[str]:
+        """Those that one can send to: to know more takes the right to manage."""
+
+        def attach(name: str) -> BaseException | None:
+            link = self.connection.clients.sender(name)
+            try:
+                link.open(timeout)
+            except Exception as exc:
+                return exc
+            finally:
+                link.close()
+            return None
+
+        with ThreadPoolExecutor(len(names)) as pool:
+            outcomes = list(pool.map(attach, names))
+        usable = [name for name, outcome in zip(names, outcomes, strict=True) if outcome is None]
+        kind_of = self.namespace.kind_of
+        others = [exc for exc in outcomes if exc is not None and kind_of(exc) is not FailureKind.MISSING]
+        if not usable and others:
+            raise others[0]
+        return usable
+
+    def backlog_depths(self, names: Sequence[str], timeout: float) -> list[BacklogDepth]:
+        deadline = Deadline(timeout)
+        with reaching(self.namespace), ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
+            return list(pool.map(lambda name: _depth(self.connection, name, deadline), names))
 
     def to(self, target: str, deadline: Deadline) -> SenderLink:
         """An open link to an entity.
@@ -279,7 +240,7 @@ class ServiceBusLink(Link):
             if self.namespace.kind_of(exc) is FailureKind.MISSING:
                 self.connection.entities.missing(target)
             in_time = given >= ENOUGH * self.namespace.send_timeout
-            raise self.namespace.unreached(exc, whole_namespace=in_time and not was_let_in(exc)) from exc
+            raise unreached(self.namespace, exc, whole_namespace=in_time and not was_let_in(exc)) from exc
 
     def _ping(self, target: str, deadline: Deadline) -> None:
         def send(ping: AmqpAnnotatedMessage) -> None:
@@ -306,10 +267,9 @@ class ServiceBusLink(Link):
 class ServiceBusSender(KombuSender):
     """Sends over a link per queue or topic."""
 
-    namespace: Namespace
     link: ServiceBusLink
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: KombuNamespace) -> None:
         super().__init__(namespace)
         self._silent: set[str] = set()
 
@@ -345,7 +305,7 @@ class ServiceBusSender(KombuSender):
                 self.link.bound(deadline.left)
                 answer = getattr(channel, declaration.operation)(**declaration.arguments)
         except Exception as exc:
-            raise self.namespace.unreached(exc, whole_namespace=not was_let_in(exc)) from exc
+            raise unreached(self.namespace, exc, whole_namespace=not was_let_in(exc)) from exc
         return answer
 
     def _require_fit(self, message: Message, outgoing: AmqpAnnotatedMessage, link: SenderLink) -> None:
@@ -419,7 +379,7 @@ class ServiceBusSender(KombuSender):
                 self._silent.discard(target)
             else:
                 self._silent.add(target)
-                unsent = self.namespace.unreached(away.cause, whole_namespace=away.whole_namespace)
+                unsent = unreached(self.namespace, away.cause, whole_namespace=away.whole_namespace)
                 yield from ((index, unsent) for index, _ in parts)
                 return
 
@@ -470,10 +430,12 @@ def _session_of(outgoing: AmqpAnnotatedMessage) -> str:
     return str(properties.group_id or "") if properties else ""
 
 
-class ServiceBusReceiver(Receiver):
+class ServiceBusReceiver(LinkReceiver):
     """Receives from a backlog queue under lock, up to a hundred at a time."""
 
-    def __init__(self, namespace: Namespace, queue: str, prefetch: int, timeout: float) -> None:
+    link: ReceiverLink
+
+    def __init__(self, namespace: KombuNamespace, queue: str, timeout: float) -> None:
         self.namespace = namespace
         self.queue = queue
         self._interrupted = False
@@ -483,11 +445,11 @@ class ServiceBusReceiver(Receiver):
         name = queue.removesuffix(DEAD_LETTER_SUFFIX)
         with namespace.failing():
             clients = namespace.new_client(namespace.urls[0]).transport.clients
-            self._link: ReceiverLink = clients.receiver(name, dead_letters=name != queue, tick=0.2)
+            self.link = clients.receiver(name, dead_letters=name != queue, tick=0.2)
         try:
-            self._link.open(timeout)
+            self.link.open(timeout)
         except Exception as exc:
-            raise namespace.unreached(exc, whole_namespace=not was_let_in(exc)) from exc
+            raise unreached(namespace, exc, whole_namespace=not was_let_in(exc)) from exc
 
     def receive(self, limit: int, timeout: float) -> list[Received]:
         """One receive of the SDK, so one grant of credit, however long it waits."""
@@ -518,9 +480,9 @@ class ServiceBusReceiver(Receiver):
         if self._put_back and time.monotonic() - self._put_back_since > LONGEST_HOLD:
             self._let_come_again()
         batch = []
-        for raw in self._link.receive(limit, wait):
+        for raw in self.link.receive(limit, wait):
             if is_ping(raw):
-                self._link.settle("complete", raw)
+                self.link.settle("complete", raw)
                 continue
             received = Received(received_backlog_message(raw), raw)
             self._unsettled[id(raw)] = received
@@ -557,7 +519,7 @@ class ServiceBusReceiver(Receiver):
     ) -> None:
         """What is not locked any more comes again, and goes home twice with one message id."""
         with self._failing():
-            self._link.settle_all(
+            self.link.settle_all(
                 [(operation, received.token, arguments) for operation, received, arguments in settlements],
                 self.namespace.send_timeout if timeout is None else timeout,
             )
@@ -566,21 +528,12 @@ class ServiceBusReceiver(Receiver):
 
     def interrupt(self) -> None:
         self._interrupted = True
-        self._link.wake()
+        self.link.wake()
 
     def close(self) -> None:
         try:
-            if self._link.is_open:
+            if self.link.is_open:
                 self._settle([("abandon", each, {}) for each in self._unsettled.values()], GOODBYE)
         except NamespaceFailure:
             pass  # the service gives them back when their locks end
-        self._link.close()  # gives back, too, what arrived since: there was credit left
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        try:
-            with self.namespace.failing():
-                yield
-        except NamespaceFailure:
-            self._link.drop()
-            raise
+        self.link.close()  # gives back, too, what arrived since: there was credit left

@@ -268,15 +268,15 @@ def test_a_worker_waits_with_growing_pauses(dead, monkeypatch):
 def test_a_child_needs_no_lock_that_a_thread_of_its_parent_held(monkeypatch):
     """A process forks while another of its threads is in its first call, which looks for the driver."""
     looking, found = threading.Event(), threading.Event()
-    parent, driver_of = os.getpid(), transport.driver_of
+    parent, transport_class = os.getpid(), transport.transport_class
 
-    def slow_driver_of(*args):
+    def slow_transport_class(*args):
         if os.getpid() == parent and not found.is_set():
             looking.set()
             found.wait(60)
-        return driver_of(*args)
+        return transport_class(*args)
 
-    monkeypatch.setattr(transport, "driver_of", slow_driver_of)
+    monkeypatch.setattr(transport, "transport_class", slow_transport_class)
     caller = threading.Thread(target=lambda: connect("paired+memory://main").transport)
     caller.start()
     assert looking.wait(30)

@@ -1,0 +1,116 @@
+"""A kind of broker is a class: what it can do, its links, its errors, its URLs. One more is one file and one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from kombu.transport import TRANSPORT_ALIASES, get_transport_cls
+
+from kombu_paired.failures import FailureKind
+from kombu_paired.message import Message
+from kombu_paired.namespaces.drivers import DRIVERS, driver_named, driver_of, usual_transports
+from kombu_paired.namespaces.generic import Generic, KombuSender, Unknown
+from kombu_paired.namespaces.kombu import KombuNamespace, new_connection
+
+drivers = pytest.mark.parametrize("scheme", DRIVERS)
+
+
+@drivers
+def test_a_driver_is_for_a_transport_of_kombu(scheme):
+    assert scheme in TRANSPORT_ALIASES
+
+
+@drivers
+def test_a_driver_that_is_installed_has_its_transports(scheme):
+    driver = DRIVERS[scheme]
+    if not driver.is_installed:
+        pytest.skip(f"{driver.package} is not installed")
+    for path in filter(None, (driver.transport, driver.consumer)):
+        assert get_transport_cls(path).implements is not None
+
+
+@drivers
+def test_what_needs_a_package_says_how_it_is_installed(scheme):
+    driver = DRIVERS[scheme]
+    assert bool(driver.package) == bool(driver.extra)
+
+
+def test_what_a_driver_can_do_is_known_without_its_package():
+    program = (
+        "import sys\n"
+        "for name in ('redis', 'azure', 'boto3', 'sqlalchemy'): sys.modules[name] = None\n"
+        "from kombu_paired.namespaces.drivers import DRIVERS, driver_of\n"
+        "for scheme, driver in DRIVERS.items(): driver.host_of(f'{scheme}://h'), driver.primary_name(f'{scheme}://h')\n"
+        "print(*(each.port for each in DRIVERS.values()))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert run.stdout.startswith("5672 5671 5672 6379 6379 None")
+
+
+def test_a_package_that_is_not_there_is_not_installed():
+    assert not Unknown("no_such_package", "no-such-package").is_installed
+    assert not Unknown("no_such_package.inside", "no-such-package").is_installed
+    assert Unknown().is_installed
+
+
+@pytest.mark.parametrize(
+    ("url", "driver"),
+    [
+        ("redis+socket:///tmp/redis.sock", DRIVERS["redis"]),
+        ("sqla+postgresql://shop@db/shop", DRIVERS["sqla"]),
+        ("REDIS://main", driver_named("no-such-scheme")),
+        ("mongodb://main", driver_named("mongodb")),
+    ],
+)
+def test_a_url_has_the_driver_of_its_scheme(url, driver):
+    assert driver_of(url) is driver
+
+
+def test_what_kombu_hands_to_the_driver_as_it_is_has_no_host_that_we_know_of():
+    redis = DRIVERS["redis"]
+    assert (redis.host_of("redis://main/1"), redis.host_of("redis+socket:///tmp/x")) == ("main", None)
+    assert redis.address_of("redis://localhost") == redis.address_of("redis://127.0.0.1:6379/0")
+    assert redis.address_of("redis+socket:///tmp/x") == ("redis+socket:///tmp/x",)
+
+
+def test_the_usual_transports_are_those_of_brokers_with_links_of_their_own():
+    names = {each.driver_name for each in usual_transports()}
+    assert {"py-amqp", "redis"} <= names
+    assert names.isdisjoint({"memory", "filesystem", "sqlalchemy", "sqs"})
+
+
+class Toy(Generic):
+    """What a file of one more broker holds: here what it can do, an error, and a sender."""
+
+    routed = True
+    keeps_unsettled = True
+    port = 7777
+    has_host = True
+
+    def sender(self, namespace):
+        return ToySender(namespace)
+
+    def kind_of(self, exc):
+        return FailureKind.THROTTLED if "toys are busy" in str(exc) else super().kind_of(exc)
+
+    def concerns_all(self, exc):
+        return "fire" in str(exc)
+
+
+class ToySender(KombuSender):
+    pass
+
+
+def test_one_more_broker_is_one_file_and_one_line(monkeypatch):
+    monkeypatch.setitem(DRIVERS, "toy", Toy())
+    monkeypatch.setitem(TRANSPORT_ALIASES, "toy", "kombu.transport.memory:Transport")
+
+    namespace = KombuNamespace("primary", ["toy://box"], {}, send_timeout=1)
+    assert isinstance(namespace.sender(), ToySender)
+    assert namespace.kind_of(RuntimeError("toys are busy")) is FailureKind.THROTTLED
+    assert namespace.failure(RuntimeError("fire")).whole_namespace
+    assert namespace.encoded_size(Message(b"x")) == Message(b"x").size
+    assert DRIVERS["toy"].primary_name("toy://box:7777") == "box"
+    assert new_connection("toy://box").transport.driver_name == "memory"
