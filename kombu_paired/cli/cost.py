@@ -10,7 +10,7 @@ import click
 
 from kombu_paired.cli.connecting import json_option
 from kombu_paired.cli.printing import counted, duration, heading
-from kombu_paired.pipeline import costs, prices
+from kombu_paired.pipeline.costs import charges, prices
 
 __all__ = ("cost", "seconds_of")
 
@@ -107,9 +107,9 @@ def cost(
     Exit status: 0; 2 wrong usage.
     """
     try:
-        load = costs.Load(messages_per_day, size, renewals)
-        outages = costs.Outages(outage, outages_per_month, entities, processes, failover_interval, ping_interval)
-        watchers = costs.Syphons(backlog_queues, poll, syphons)
+        load = charges.Load(messages_per_day, size, renewals)
+        outages = charges.Outages(outage, outages_per_month, entities, processes, failover_interval, ping_interval)
+        watchers = charges.Syphons(backlog_queues, poll, syphons)
         sheet = prices.read(sheet_path) if sheet_path else None
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
@@ -121,19 +121,19 @@ def cost(
 
 
 def as_report(
-    load: costs.Load, outages: costs.Outages, syphons: costs.Syphons, sheet: prices.PriceSheet | None
+    load: charges.Load, outages: charges.Outages, syphons: charges.Syphons, sheet: prices.PriceSheet | None
 ) -> dict[str, Any]:
     """All that is known, as JSON has it. Operations and money are those of 30 days."""
-    operations = costs.of_month(load, outages, syphons)
+    operations = charges.of_month(load, outages, syphons)
     return {
-        "days": costs.HOURS_OF_MONTH // 24,
-        "messages_diverted": costs.diverted_of_month(load, outages),
+        "days": charges.HOURS_OF_MONTH // 24,
+        "messages_diverted": charges.diverted_of_month(load, outages),
         "operations_of_a_message": {
-            route: costs.of_message(load.size, diverted=route == "diverted") for route in ("direct", "diverted")
+            route: charges.of_message(load.size, diverted=route == "diverted") for route in ("direct", "diverted")
         },
         "idle_receives": {
-            name: costs.idle_receives(syphons, hours)
-            for name, hours in (("hour", 1), ("day", 24), ("month", costs.HOURS_OF_MONTH))
+            name: charges.idle_receives(syphons, hours)
+            for name, hours in (("hour", 1), ("day", 24), ("month", charges.HOURS_OF_MONTH))
         },
         "operations": operations,
         "total": sum(operations.values()),
@@ -154,7 +154,7 @@ def _money(operations: dict[str, int], sheet: prices.PriceSheet) -> dict[str, An
     }
 
 
-def show(report: dict[str, Any], load: costs.Load, outages: costs.Outages) -> None:
+def show(report: dict[str, Any], load: charges.Load, outages: charges.Outages) -> None:
     """The report for people."""
     money = report["money"]
     click.echo(f"{heading('operations')} in {report['days']} days, in steps of 64 KB\n")
@@ -176,7 +176,7 @@ def show(report: dict[str, Any], load: costs.Load, outages: costs.Outages) -> No
     click.echo(f"  by {source['name']}, {source['date']}: {source['source']}")
 
 
-def _show_messages(report: dict[str, Any], load: costs.Load, outages: costs.Outages) -> None:
+def _show_messages(report: dict[str, Any], load: charges.Load, outages: charges.Outages) -> None:
     both = report["operations_of_a_message"]
     click.echo(
         f"A message of {load.size:,} bytes takes {counted(sum(both['direct'].values()), 'operation')}, "

@@ -14,7 +14,7 @@ import click
 
 from kombu_paired.cli.connecting import json_option
 from kombu_paired.cli.printing import bad, counted, duration, good, heading
-from kombu_paired.pipeline import prices
+from kombu_paired.pipeline.costs import prices
 from kombu_paired.pipeline.session import SparkUnavailable, require_spark, share_done, spark_session
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import click
 
 from kombu_paired.cli.connecting import json_option
 from kombu_paired.cli.printing import counted, heading
-from kombu_paired.pipeline.simulation import Outcome, Settings
-from kombu_paired.pipeline.simulation import simulate as run_simulation
+from kombu_paired.simulation import FleetSettings, Outcome
+from kombu_paired.simulation import simulate as run_simulation
 
 __all__ = ("simulate",)
 
@@ -23,7 +23,7 @@ _OWN = ("processes", "days", "outages", "messages", "seed")
 def _list_settings(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if not wanted or context.resilient_parsing:
         return
-    for each in dataclasses.fields(Settings):
+    for each in dataclasses.fields(FleetSettings):
         if each.name not in _OWN:
             default = ",".join(each.default) if isinstance(each.default, tuple) else f"{each.default:g}"
             click.echo(f"{each.name}={default}\n    {each.metadata['meaning']}")
@@ -68,7 +68,7 @@ def simulate(
     Exit status: 0; 1 a folder cannot be used; 2 wrong usage.
     """
     try:
-        settings = Settings(fleet, days, outages, messages, seed)
+        settings = FleetSettings(fleet, days, outages, messages, seed)
         settings = _changed(settings.without_faults() if clean else settings, changes)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
@@ -84,7 +84,7 @@ def simulate(
         _show(outcome, out, truth)
 
 
-def _changed(settings: Settings, changes: tuple[str, ...]) -> Settings:
+def _changed(settings: FleetSettings, changes: tuple[str, ...]) -> FleetSettings:
     for change in changes:
         name, equals, value = change.partition("=")
         if not equals:
@@ -93,7 +93,7 @@ def _changed(settings: Settings, changes: tuple[str, ...]) -> Settings:
     return settings
 
 
-def _run(settings: Settings, out: Path, truth: Path | None, *, quiet: bool) -> Outcome:
+def _run(settings: FleetSettings, out: Path, truth: Path | None, *, quiet: bool) -> Outcome:
     if quiet:
         return run_simulation(settings, out, truth)
     with click.progressbar(length=settings.messages, label="messages", file=sys.stderr, width=30) as bar:

@@ -17,11 +17,11 @@ import click
 
 from kombu_paired.cli.cost import seconds_of
 from kombu_paired.cli.printing import duration
-from kombu_paired.pipeline import prices
+from kombu_paired.pipeline.costs import prices
 from kombu_paired.pipeline.session import SparkUnavailable, require_spark, spark_session
 
 if TYPE_CHECKING:
-    from kombu_paired.pipeline.watch import Refresh
+    from kombu_paired.pipeline.live.watch import Refresh
 
 __all__ = ("watch",)
 
@@ -97,16 +97,17 @@ def _watch(
     view: AbstractContextManager[tuple[Show, OnStep]],
     **options: Any,
 ) -> None:
+    from kombu_paired.pipeline.live.watch import SPARK_SETTINGS, Stuck
+    from kombu_paired.pipeline.live.watch import watch as refreshes
     from kombu_paired.pipeline.reading import NoJournals
     from kombu_paired.pipeline.report import TakenFolder
-    from kombu_paired.pipeline.watch import SETTINGS, Stuck
-    from kombu_paired.pipeline.watch import watch as refreshes
 
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it prints the traceback of what is raised, too
     said: Said = SimpleQueue()
     with view as (show, on_step), _signals(said):
         on_step("start Spark")
-        with spark_session(master=master, settings=SETTINGS) as spark, _signals(said):  # Spark takes one for itself
+        # Twice: Spark takes a signal for itself.
+        with spark_session(master=master, settings=SPARK_SETTINGS) as spark, _signals(said):
             _in_thread(lambda: refreshes(spark, journals, out, on_step=on_step, **options), said)
             try:
                 while (each := said.get()) is not None:

@@ -18,7 +18,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kombu_paired.journal.format import ENDINGS, GZIP, JOURNAL_VERSION, known_events
-from kombu_paired.pipeline.costs import LOCK_MS
+from kombu_paired.pipeline.costs.charges import LOCK_MS
+from kombu_paired.pipeline.parquet import write_table
 from kombu_paired.pipeline.schema import (
     CORRUPT,
     EVENT_FIELDS,
@@ -28,7 +29,6 @@ from kombu_paired.pipeline.schema import (
     journal_schema,
     lines_schema,
 )
-from kombu_paired.pipeline.storing import write
 
 __all__ = ("Journals", "NoJournals", "accepted", "find_journals", "judged", "read_events", "rejected", "write_events")
 
@@ -191,7 +191,7 @@ def _write(lines: DataFrame, folder: str, since: int | None, until: int | None) 
         rows = rows.where(~is_event | (F.col("time") >= since))
     if until is not None:
         rows = rows.where(~is_event | (F.col("time") < until))
-    write(rows, folder)
+    write_table(rows, folder)
 
 
 def judged(lines: DataFrame, file: Column | None = None) -> DataFrame:

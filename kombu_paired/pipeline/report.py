@@ -11,20 +11,20 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kombu_paired.pipeline import messages as of_messages
-from kombu_paired.pipeline.azure import read_metrics, service_side
-from kombu_paired.pipeline.cost_table import cost, heavy
-from kombu_paired.pipeline.facts import gather
-from kombu_paired.pipeline.html import page, write_page
-from kombu_paired.pipeline.messages import messages, places
-from kombu_paired.pipeline.outages import OUTAGE_COLUMNS, intervals, outages
-from kombu_paired.pipeline.prices import PriceSheet
-from kombu_paired.pipeline.quality import once, plain, processes, quality, special, without_copies
+from kombu_paired.pipeline.costs.prices import PriceSheet
+from kombu_paired.pipeline.page.facts import gather
+from kombu_paired.pipeline.page.html import page, write_page
+from kombu_paired.pipeline.parquet import write_table
 from kombu_paired.pipeline.reading import accepted, find_journals, read_events, rejected, write_events
-from kombu_paired.pipeline.replay import ARRIVAL_COLUMNS, SPAN_COLUMNS, arrivals, spans
 from kombu_paired.pipeline.session import with_settings
-from kombu_paired.pipeline.storing import write
-from kombu_paired.pipeline.what_if import GRID, WHAT_IF_COLUMNS, what_if
+from kombu_paired.pipeline.tables import messages as of_messages
+from kombu_paired.pipeline.tables.cost import cost, heavy
+from kombu_paired.pipeline.tables.messages import messages, places
+from kombu_paired.pipeline.tables.outages import OUTAGE_COLUMNS, intervals, outages
+from kombu_paired.pipeline.tables.quality import once, plain, processes, quality, special, without_copies
+from kombu_paired.pipeline.tables.replay import ARRIVAL_COLUMNS, SPAN_COLUMNS, arrivals, spans
+from kombu_paired.pipeline.tables.service import read_metrics, service_side
+from kombu_paired.pipeline.tables.what_if import GRID, WHAT_IF_COLUMNS, what_if
 
 __all__ = ("LOCK", "STEPS", "Report", "TakenFolder", "make_report", "make_tables")
 
@@ -45,7 +45,7 @@ class Report:
 
     Attributes:
         files: journal files.
-        balance: counts of messages, of :func:`kombu_paired.pipeline.messages.balance`.
+        balance: counts of messages, of :func:`kombu_paired.pipeline.tables.messages.balance`.
         outages: scope (``entity``, ``namespace``) -> how many.
         problems: problem -> how many.
         page: where ``report.html`` is.
@@ -77,7 +77,7 @@ class _Work:
 
     def saved(self, table: DataFrame, name: str, *by: str) -> DataFrame:
         """The table as it was written: what is made of it does not work it out again."""
-        write(table, f"{self.place}/{name}", *by)
+        write_table(table, f"{self.place}/{name}", *by)
         return self._spark.read.schema(table.schema).parquet(f"{self.place}/{name}")
 
     def none(self, columns: Mapping[str, str]) -> DataFrame:
@@ -145,7 +145,7 @@ def make_tables(
             (all events but the plain ones), ``doubled`` (those of processes that are there more than once, once
             each), ``places``, ``intervals``, ``heavy``, ``spans``, ``arrivals``.
         sheet: prices.
-        metrics: of :func:`kombu_paired.pipeline.azure.read_metrics`; they make the table ``service``.
+        metrics: of :func:`kombu_paired.pipeline.tables.service.read_metrics`; they make the table ``service``.
         on_step: told each of :data:`OF_TABLES` when it begins.
     """
     work, report = _Work(spark, out, on_step), Report()
@@ -158,7 +158,7 @@ def make_tables(
         events = plain(every, writers).unionByName(few)
     with work.step("messages"):
         known = saved(places(events), "places")
-        with with_settings(spark, of_messages.SETTINGS):
+        with with_settings(spark, of_messages.SPARK_SETTINGS):
             found = saved(messages(events, known), "messages", "day")
     with work.step("outages"):
         failing = saved(intervals(few), "intervals")

@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 from kombu_paired.pipeline.report import make_report
 from kombu_paired.pipeline.schema import journal_schema
 from kombu_paired.pipeline.session import spark_session
-from kombu_paired.pipeline.simulation import Settings, simulate
+from kombu_paired.simulation import FleetSettings, simulate
 
 #: Events that a message makes, about: the fewer the more there are, since pings do not depend on them.
 EVENTS_OF_A_MESSAGE = 2.3
@@ -61,7 +61,7 @@ def fleet(events: int, folder: Path) -> Path:
     if not place.exists():
         # No binary file: a bare scan would stop at the one that is no gzip.
         messages = round(events / EVENTS_OF_A_MESSAGE)
-        settings = Settings(processes=100, entities=50, messages=messages, binary=0)
+        settings = FleetSettings(processes=100, entities=50, messages=messages, binary=0)
         simulate(settings, place / "journals", place / "truth")
     return place / "journals"
 

@@ -11,19 +11,19 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from kombu_paired.pipeline.cost_table import cost, heavy
-from kombu_paired.pipeline.messages import messages
-from kombu_paired.pipeline.outages import intervals, outages
-from kombu_paired.pipeline.prices import PriceSheet, Tier
-from kombu_paired.pipeline.quality import once, plain, processes, special, without_copies
+from kombu_paired.pipeline.costs.prices import PriceSheet, Tier
 from kombu_paired.pipeline.reading import accepted, find_journals, read_events, write_events
-from kombu_paired.pipeline.replay import arrivals, spans
 from kombu_paired.pipeline.schema import journal_schema
-from kombu_paired.pipeline.simulation import Settings, simulate
-from kombu_paired.pipeline.what_if import Grid, what_if
+from kombu_paired.pipeline.tables.cost import cost, heavy
+from kombu_paired.pipeline.tables.messages import messages
+from kombu_paired.pipeline.tables.outages import intervals, outages
+from kombu_paired.pipeline.tables.quality import once, plain, processes, special, without_copies
+from kombu_paired.pipeline.tables.replay import arrivals, spans
+from kombu_paired.pipeline.tables.what_if import Grid, what_if
+from kombu_paired.simulation import FleetSettings, simulate
 
 #: A fleet that sees outages, and the settings that are tried instead of its own.
-RAN = Settings(
+RAN = FleetSettings(
     processes=4,
     days=0.25,
     outages=3,
@@ -63,7 +63,7 @@ class Fleet:
             return [json.loads(line) for line in file]
 
 
-def made_of(spark: SparkSession, settings: Settings, place: Path) -> Fleet:
+def made_of(spark: SparkSession, settings: FleetSettings, place: Path) -> Fleet:
     """Simulate, read, and save the first tables."""
     folder, truth, out = place / "journals", place / "truth", place / "out"
     simulate(settings, folder, truth)

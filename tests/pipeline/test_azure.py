@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from kombu_paired.pipeline.azure import SERVICE_COLUMNS, read_metrics, service_side
+from kombu_paired.pipeline.tables.service import SERVICE_COLUMNS, read_metrics, service_side
 from tests.pipeline.writing import write
 
 RESOURCE = "/SUBSCRIPTIONS/1/RESOURCEGROUPS/G/PROVIDERS/MICROSOFT.SERVICEBUS/NAMESPACES/SHOP"

@@ -13,7 +13,7 @@ import pyspark
 import pytest
 
 from kombu_paired.pipeline.session import CONNECT_MODULES
-from kombu_paired.pipeline.simulation import Settings, simulate
+from kombu_paired.simulation import FleetSettings, simulate
 from kombu_paired.testing import free_port, spawn, stop_tree
 from tests.pipeline.conftest import NO_COMPILATION
 from tests.pipeline.truth import assert_is_truth
@@ -67,7 +67,7 @@ def wait_until_it_listens(process, port, log):
 
 def test_a_report_through_a_server_is_the_truth(spark, server, tmp_path):
     journals, truth, out = (tmp_path / name for name in ("journals", "truth", "out"))
-    simulate(Settings(messages=2_000, garbage=0.01, copies=1), journals, truth)
+    simulate(FleetSettings(messages=2_000, garbage=0.01, copies=1), journals, truth)
     command = ["report", "--journal", journals, "--out", out, "--remote", server]
     made = subprocess.run(
         [sys.executable, "-m", "kombu_paired.cli", *map(str, command)], capture_output=True, text=True, timeout=600

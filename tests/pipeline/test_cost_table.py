@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 from pyspark.sql import functions as F
 
-from kombu_paired.pipeline import costs
-from kombu_paired.pipeline.cost_table import COST_COLUMNS, cost, heavy
-from kombu_paired.pipeline.messages import messages
-from kombu_paired.pipeline.prices import PriceSheet, Tier
-from kombu_paired.pipeline.simulation import Settings
+from kombu_paired.pipeline.costs import charges
+from kombu_paired.pipeline.costs.prices import PriceSheet, Tier
+from kombu_paired.pipeline.tables.cost import COST_COLUMNS, cost, heavy
+from kombu_paired.pipeline.tables.messages import messages
+from kombu_paired.simulation import FleetSettings
 from tests.pipeline.tables import events_of, made_of
 
 DAY = 24 * 3600 * 1_000_000
@@ -30,7 +30,7 @@ SHEET = PriceSheet(
 @pytest.fixture(scope="module")
 def fleet(spark, tmp_path_factory):
     """Sound journals; messages of up to some megabytes, that run twice, are given back, become dead letters."""
-    settings = Settings(
+    settings = FleetSettings(
         processes=6, days=0.5, outages=3, messages=6_000, seed=5, duplicated=0.01, abandoned=0.03, dead_lettered=0.01
     )
     return made_of(spark, settings.without_faults(), tmp_path_factory.mktemp("cost"))
@@ -54,17 +54,17 @@ def test_each_stage_of_each_entity_and_day_counts_what_its_lines_say(spark, flee
         entity, event, message = line.get("entity"), line["event"], line.get("message_id")
         queue = f"{line['pairing']}/x-servicebus-transfer/{line.get('route', '').removeprefix('backlog/')}"
         told = {
-            "sent": [("send_to_primary", entity, costs.steps(line.get("bytes", 0)))],
-            "diverted": [("send_to_backlog", queue, costs.steps(line.get("bytes", 0)))],
-            "received_from_backlog": [("receive_from_backlog", queue, costs.steps(stored[message]))],
+            "sent": [("send_to_primary", entity, charges.steps(line.get("bytes", 0)))],
+            "diverted": [("send_to_backlog", queue, charges.steps(line.get("bytes", 0)))],
+            "received_from_backlog": [("receive_from_backlog", queue, charges.steps(stored[message]))],
             "syphoned": [
                 ("complete_in_backlog", queue, 1),
-                ("send_home", entity, costs.steps(line.get("bytes", 0))),
+                ("send_home", entity, charges.steps(line.get("bytes", 0))),
             ],
             "abandoned": [("complete_in_backlog", queue, 1)],
             "dead_lettered": [("complete_in_backlog", queue, 1)],
             "consumed": [
-                ("receive_from_primary", entity, costs.steps(sizes.get(message, 0))),
+                ("receive_from_primary", entity, charges.steps(sizes.get(message, 0))),
                 ("complete_at_primary", entity, 1),
             ],
             "ping": [("ping", entity, 1)] if line.get("failure") != "unreachable" else [],
@@ -79,8 +79,8 @@ def test_each_stage_of_each_entity_and_day_counts_what_its_lines_say(spark, flee
     assert {(row.day, row.pairing, row.entity, row.stage): row.operations for row in rows} == expected
     assert len(rows) == len(expected)
     assert all(row.money is None and row.currency is None for row in rows)
-    assert {row.stage for row in rows} == set(costs.STAGES) - {"lock_renewal"}
-    assert max(costs.steps(size) for size in sizes.values()) > 1  # else the sizes would not have been tested
+    assert {row.stage for row in rows} == set(charges.STAGES) - {"lock_renewal"}
+    assert max(charges.steps(size) for size in sizes.values()) > 1  # else the sizes would not have been tested
 
 
 def test_what_messages_cost_is_what_the_model_says_of_each_of_them(spark, tmp_path):
@@ -88,13 +88,15 @@ def test_what_messages_cost_is_what_the_model_says_of_each_of_them(spark, tmp_pa
     off = dict.fromkeys(
         ("unconsumed", "duplicated", "retried", "odd_failures", "waiting", "dead_lettered", "expired", "abandoned"), 0
     )
-    settings = Settings(processes=4, days=0.2, outages=1, messages=3_000, secondary_outages=0, pulled=0, seed=2, **off)
+    settings = FleetSettings(
+        processes=4, days=0.2, outages=1, messages=3_000, secondary_outages=0, pulled=0, seed=2, **off
+    )
     settings = settings.without_faults()
     fleet = made_of(spark, settings, tmp_path)
     expected = Counter()
     for row in fleet.truth_messages():
         if row["consumed_at"] is not None and not row["maybe_duplicate"] and row["fate"] in ("direct", "recovered"):
-            expected.update(costs.of_message(row["bytes"], diverted=row["fate"] == "recovered"))
+            expected.update(charges.of_message(row["bytes"], diverted=row["fate"] == "recovered"))
     ids = fleet.messages.where(
         F.col("consumed_at").isNotNull() & ~F.col("maybe_duplicate") & F.col("fate").isin("direct", "recovered")
     ).select("message_id")
@@ -105,8 +107,9 @@ def test_what_messages_cost_is_what_the_model_says_of_each_of_them(spark, tmp_pa
 
     whole = cost(fleet.events, heavy(fleet.events, fleet.messages)).where("stage = 'idle_receive'")
     hours = settings.days * 24
-    syphons = costs.Syphons(settings.backlog_queues, settings.poll, count=2)  # every second process
-    assert operations(whole, "stage") == {("idle_receive",): pytest.approx(costs.idle_receives(syphons, hours), abs=20)}
+    syphons = charges.Syphons(settings.backlog_queues, settings.poll, count=2)  # every second process
+    receives = charges.idle_receives(syphons, hours)
+    assert operations(whole, "stage") == {("idle_receive",): pytest.approx(receives, abs=20)}
 
 
 def test_pings_that_did_not_reach_the_namespace_are_free_and_long_tasks_renew_their_lock(spark):
@@ -129,7 +132,7 @@ def test_pings_that_did_not_reach_the_namespace_are_free_and_long_tasks_renew_th
 
 
 def test_a_message_of_many_steps_is_charged_for_each_wherever_it_is_carried(spark):
-    size, queue = 3 * costs.STEP, "main/x-servicebus-transfer/7"
+    size, queue = 3 * charges.STEP, "main/x-servicebus-transfer/7"
     common = {"message_id": "m", "route": "backlog/7"}
     events = events_of(
         spark,
@@ -156,7 +159,7 @@ def test_money_is_the_share_of_the_bill_of_a_month_like_these_days(spark, per_da
     events = events_of(
         spark,
         *(
-            {"time": DAY * day + number, "event": "sent", "entity": entity, "bytes": steps * costs.STEP}
+            {"time": DAY * day + number, "event": "sent", "entity": entity, "bytes": steps * charges.STEP}
             for day in (3, 4)
             for number, entity in enumerate("aaaaaaabbb")
         ),

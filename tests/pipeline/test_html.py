@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from kombu_paired.pipeline.costs import STAGES
-from kombu_paired.pipeline.facts import BINS, CURVE, Facts, Outage
-from kombu_paired.pipeline.html import page, write_page
-from kombu_paired.pipeline.prices import PriceSheet, Tier
-from kombu_paired.pipeline.words import clock, count, day_and_clock, duration, money, shortened
+from kombu_paired.pipeline.costs.charges import STAGES
+from kombu_paired.pipeline.costs.prices import PriceSheet, Tier
+from kombu_paired.pipeline.page.facts import BINS, CURVE, Facts, Outage
+from kombu_paired.pipeline.page.html import page, write_page
+from kombu_paired.pipeline.page.words import clock, count, day_and_clock, duration, money, shortened
 
 NASTY = "</title><script>alert('1')</script>\"&\x00\u202eevil"
 SECOND = 1_000_000
@@ -426,7 +426,7 @@ def test_it_is_dark_on_light_and_its_plots_are_drawn(browser, tmp_path):
 
 @pytest.fixture(scope="module")
 def gathered(spark, fleet_with_outages, tried):
-    from kombu_paired.pipeline.facts import gather
+    from kombu_paired.pipeline.page.facts import gather
     from tests.pipeline.tables import SHEET
 
     fleet = fleet_with_outages

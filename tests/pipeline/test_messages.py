@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import DateType, DoubleType, IntegerType, LongType, TimestampType
 
-from kombu_paired.pipeline.messages import FATES, MESSAGE_COLUMNS, balance, messages
+from kombu_paired.pipeline.tables.messages import FATES, MESSAGE_COLUMNS, balance, messages
 from tests.pipeline.tables import events_of
 from tests.pipeline.truth import in_microseconds
 

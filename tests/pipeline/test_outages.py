@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kombu_paired.pipeline.messages import messages
-from kombu_paired.pipeline.outages import GAP, JOIN, OUTAGE_COLUMNS, intervals, outages
+from kombu_paired.pipeline.tables.messages import messages
+from kombu_paired.pipeline.tables.outages import GAP, JOIN, OUTAGE_COLUMNS, intervals, outages
 from tests.pipeline.tables import events_of
 from tests.pipeline.truth import in_microseconds
 

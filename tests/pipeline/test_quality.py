@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kombu_paired.pipeline.quality import QUALITY_COLUMNS, doubled, once, processes, quality, special
+from kombu_paired.pipeline.tables.quality import QUALITY_COLUMNS, doubled, once, processes, quality, special
 from tests.pipeline.tables import each_once, events_of
 
 S = 1_000_000

@@ -16,13 +16,13 @@ from pyspark.sql import functions as F
 from kombu_paired.cli import main
 from kombu_paired.cli import report as cli_report
 from kombu_paired.pipeline import session
-from kombu_paired.pipeline.quality import doubled, processes
 from kombu_paired.pipeline.reading import accepted, read_events
 from kombu_paired.pipeline.report import STEPS, make_report
 from kombu_paired.pipeline.schema import CORRUPT, lines_schema
 from kombu_paired.pipeline.session import SparkUnavailable, require_spark, with_settings
-from kombu_paired.pipeline.simulation import Settings, simulate
-from kombu_paired.pipeline.what_if import GRID, WHAT_IF_COLUMNS
+from kombu_paired.pipeline.tables.quality import doubled, processes
+from kombu_paired.pipeline.tables.what_if import GRID, WHAT_IF_COLUMNS
+from kombu_paired.simulation import FleetSettings, simulate
 from tests.pipeline.tables import each_once
 from tests.pipeline.truth import assert_is_truth
 from tests.pipeline.writing import line, write
@@ -41,7 +41,7 @@ def fleet(spark, tmp_path_factory):
     A third of the files each: as they were, plain, and Parquet; in folders that say nothing of their order.
     """
     place = tmp_path_factory.mktemp("fleet")
-    simulate(Settings(messages=MESSAGES, garbage=0.01, copies=3, **RARE), place / "simulated", place / "truth")
+    simulate(FleetSettings(messages=MESSAGES, garbage=0.01, copies=3, **RARE), place / "simulated", place / "truth")
     rng, became = random.Random(1), {}
     for file in sorted((place / "simulated").iterdir()):
         how = rng.choice(("gzip", "plain", "parquet"))

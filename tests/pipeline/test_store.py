@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kombu_paired.pipeline.live.store import ABOUT, EventStore, Segment, mergeable, visible
+from kombu_paired.pipeline.parquet import write_table
 from kombu_paired.pipeline.schema import accepted_schema
-from kombu_paired.pipeline.store import ABOUT, Segment, Store, mergeable, visible
-from kombu_paired.pipeline.storing import write as write_table
 
 # -- pure -------------------------------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ def test_what_contains_another_is_read():
 
 @pytest.fixture
 def store(spark, tmp_path):
-    return Store(spark, tmp_path / "events")
+    return EventStore(spark, tmp_path / "events")
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def test_what_is_old_goes_but_the_last_which_says_how_far_it_is(store, add):
 
 
 def test_what_is_large_is_not_merged(store, add, monkeypatch):
-    monkeypatch.setattr("kombu_paired.pipeline.store.LARGEST", 10)
+    monkeypatch.setattr("kombu_paired.pipeline.live.store.LARGEST", 10)
     for batch in range(12):
         add(batch, batch)
     assert not store.merge()

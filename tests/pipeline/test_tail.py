@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kombu_paired.journal.format import ORPHANED
-from kombu_paired.pipeline import folders as of_folders
-from kombu_paired.pipeline import tail
-from kombu_paired.pipeline.folders import SETTLED, Folders
-from kombu_paired.pipeline.tail import JournalReader, Piece, advanced, lines_within, pieces_between
+from kombu_paired.pipeline.live import folders as of_folders
+from kombu_paired.pipeline.live import tail
+from kombu_paired.pipeline.live.folders import SETTLED, Folders
+from kombu_paired.pipeline.live.tail import JournalReader, Piece, advanced, lines_within, pieces_between
 from tests.pipeline.writing import write
 
 NAME = "20260302T10-web-1-4711-1772359261034127.jsonl"

@@ -25,12 +25,12 @@ from kombu_paired.cli import main
 from kombu_paired.cli import watch as cli_watch
 from kombu_paired.journal.format import ORPHANED
 from kombu_paired.pipeline import session
-from kombu_paired.pipeline.messages import messages, places
+from kombu_paired.pipeline.live.watch import Refresh, Stuck, Watch, only_one, parsed, watch
+from kombu_paired.pipeline.parquet import write_table
 from kombu_paired.pipeline.reading import NoJournals, accepted, find_journals, read_events, write_events
 from kombu_paired.pipeline.report import Report, TakenFolder, make_report
-from kombu_paired.pipeline.simulation import Settings, simulate
-from kombu_paired.pipeline.storing import write as write_table
-from kombu_paired.pipeline.watch import Refresh, Stuck, Watch, only_one, parsed, watch
+from kombu_paired.pipeline.tables.messages import messages, places
+from kombu_paired.simulation import FleetSettings, simulate
 from tests.pipeline.test_reading import STRANGE
 from tests.pipeline.writing import line, write
 from tests.support.spark import require_spark
@@ -52,7 +52,7 @@ def simulated(spark, tmp_path_factory):
     """The journals of a fleet, and the tables that a report makes of them."""
     place = tmp_path_factory.mktemp("simulated")
     rare = {"duplicated": 0.005, "waiting": 0.02, "dead_lettered": 0.02, "expired": 0.02}
-    settings = Settings(messages=6_000, outages=4, garbage=0.01, copies=4, **rare)
+    settings = FleetSettings(messages=6_000, outages=4, garbage=0.01, copies=4, **rare)
     simulate(settings, place / "journals", place / "truth")
     aged(place / "journals")
     make_report(spark, [str(place / "journals")], str(place / "report"))
@@ -308,13 +308,13 @@ def messages_alone(monkeypatch):
         write_table(found, f"{out}/messages", "day")
         return Report(balance={"messages": spark.read.schema(found.schema).parquet(f"{out}/messages").count()})
 
-    monkeypatch.setattr("kombu_paired.pipeline.watch.make_tables", make)
+    monkeypatch.setattr("kombu_paired.pipeline.live.watch.make_tables", make)
 
 
 @pytest.mark.usefixtures("messages_alone")
 def test_tables_grow_and_those_before_stay_whole_for_who_reads_them(spark, tmp_path, journals, monkeypatch):
     out, waits, now = tmp_path / "out", [], time.monotonic
-    monkeypatch.setattr("kombu_paired.pipeline.watch.time.monotonic", lambda: now() + sum(waits))
+    monkeypatch.setattr("kombu_paired.pipeline.live.watch.time.monotonic", lambda: now() + sum(waits))
 
     def sleep(seconds):
         waits.append(seconds)
@@ -336,7 +336,7 @@ def test_tables_grow_and_those_before_stay_whole_for_who_reads_them(spark, tmp_p
 
 def test_a_refresh_takes_no_more_than_half_of_the_time(spark, tmp_path, journals, monkeypatch):
     now, looks = [1000.0], []
-    monkeypatch.setattr("kombu_paired.pipeline.watch.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("kombu_paired.pipeline.live.watch.time.monotonic", lambda: now[0])
     monkeypatch.setattr(Watch, "take", lambda one: looks.append(now[0]) or setattr(one, "has_new", True) or Look())
     monkeypatch.setattr(Watch, "refresh", lambda one, look: now.__setitem__(0, now[0] + 100) or look)
 
@@ -479,7 +479,7 @@ def test_what_cannot_be_kept_is_told_and_not_lost(spark, tmp_path, journals, mon
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("kombu_paired.pipeline.watch.write_table", full)
+        patch.setattr("kombu_paired.pipeline.live.watch.write_table", full)
         with pytest.raises(OSError, match="No space left"):
             list(refreshes(spark, journals, tmp_path / "out", once=True))
     list(refreshes(spark, journals, tmp_path / "out", once=True))
@@ -487,7 +487,9 @@ def test_what_cannot_be_kept_is_told_and_not_lost(spark, tmp_path, journals, mon
 
 
 def test_what_spark_cannot_do_is_told_in_a_sentence(spark, tmp_path, journals, monkeypatch):
-    monkeypatch.setattr("kombu_paired.pipeline.watch.make_tables", lambda spark, *rest, **more: spark.table("nowhere"))
+    monkeypatch.setattr(
+        "kombu_paired.pipeline.live.watch.make_tables", lambda spark, *rest, **more: spark.table("nowhere")
+    )
     with pytest.raises(Stuck, match=r"^Spark cannot go on: \[TABLE_OR_VIEW_NOT_FOUND\] .*$"):
         list(refreshes(spark, journals, tmp_path / "out", once=True))
 

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from kombu_paired.pairing.circuit import CircuitState, EntityCircuit
-from kombu_paired.pipeline.outages import intervals
-from kombu_paired.pipeline.replay import ARRIVAL_COLUMNS, RECOVERIES, SPAN_COLUMNS, arrivals, replayed, spans
-from kombu_paired.pipeline.what_if import AIMS, WHAT_IF_COLUMNS, what_if
+from kombu_paired.pipeline.tables.outages import intervals
+from kombu_paired.pipeline.tables.replay import ARRIVAL_COLUMNS, RECOVERIES, SPAN_COLUMNS, arrivals, replayed, spans
+from kombu_paired.pipeline.tables.what_if import AIMS, WHAT_IF_COLUMNS, what_if
 from tests.pipeline.tables import GRID, RAN, events_of, made_of
 
 SECOND = 1_000_000

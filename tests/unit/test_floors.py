@@ -37,18 +37,42 @@ TOP = FLOOR_OF["cli"]  # the command line shows the rooms that stand apart, too
 #: The one door from the product up to the demonstration: who may open it, and what is behind.
 STAIRS = {"cli.demo": {"testing", "demo"}}
 #: Rooms with a door to the outside only: what they may know of the package.
-APART = {"pipeline": {"journal.format", "pipeline"}, "emulator": {"emulator"}}
-#: The emulator is a house of its own; "" is its public face, "__main__" its command.
-EMULATOR_FLOORS = [{"wire"}, {"broker"}, {"server"}, {"", "__main__"}]
-EMULATOR_FLOOR_OF = {room: number for number, floor in enumerate(EMULATOR_FLOORS) for room in floor}
+APART = {
+    "pipeline": {"journal.format", "pipeline"},
+    "simulation": {"journal.format", "simulation"},
+    "emulator": {"emulator"},
+}
+#: Rooms that are houses of their own, from the ground up; "" is their public face, "__main__" a command.
+FLOORS_WITHIN = {
+    "pipeline": [
+        {"session", "schema", "parquet", "costs"},
+        {"reading"},
+        {"tables"},
+        {"page"},
+        {"report"},
+        {"live", ""},
+    ],
+    "emulator": [{"wire"}, {"broker"}, {"server"}, {"", "__main__"}],
+}
+FLOOR_WITHIN = {
+    f"{house}.{room}".rstrip("."): number
+    for house, floors in FLOORS_WITHIN.items()
+    for number, floor in enumerate(floors)
+    for room in floor
+}
+
+#: The rooms of the pipeline that are Spark's.
+ON_SPARK = {
+    f"pipeline.{room}" for room in ("session", "schema", "parquet", "reading", "tables", "page", "report", "live")
+}
 
 #: What is not installed with the package, and the rooms that may import it.
 OPTIONAL = {
     "azure": {"namespaces.servicebus"},
     "celery": {"contrib", "cli", "demo"},
-    "py4j": {"pipeline"},
-    "pyarrow": {"pipeline"},
-    "pyspark": {"pipeline"},
+    "py4j": {"pipeline.live"},
+    "pyarrow": {"pipeline.live"},
+    "pyspark": ON_SPARK,
     "redis": {"namespaces.redis", "namespaces.redis_taking", "namespaces.redis_transport", "testing"},
     "rich": {"cli", "demo"},
 }
@@ -103,12 +127,17 @@ def floor_of(module):
     return FLOOR_OF.get(module, FLOOR_OF.get(room_of(module), TOP))
 
 
+def floor_within(module):
+    """Which of the floors of the room that it is in."""
+    return FLOOR_WITHIN[".".join(module.split(".")[:2])]
+
+
 def is_in(module, rooms):
     return any(module == room or module.startswith(f"{room}.") for room in rooms)
 
 
 def test_every_room_that_is_drawn_is_there():
-    drawn = {*FLOOR_OF, *APART, *set().union(*APART.values()), *set().union(*OPTIONAL.values())}
+    drawn = {*FLOOR_OF, *APART, *FLOOR_WITHIN, *set().union(*APART.values(), *OPTIONAL.values())}
     assert drawn <= set(MODULES)
 
 
@@ -126,23 +155,17 @@ def test_a_module_imports_nothing_from_a_floor_above(module):
     assert {room_of(each) for each in above} <= STAIRS.get(module, set())
 
 
-EMULATOR = sorted(module for module in MODULES if room_of(module) == "emulator")
+WITHIN = sorted(module for module in MODULES if room_of(module) in FLOORS_WITHIN)
 
 
-def room_of_the_emulator(module):
-    return room_of(module.removeprefix("emulator").removeprefix("."))
+@pytest.mark.parametrize("module", WITHIN)
+def test_a_module_imports_nothing_from_a_floor_above_within_its_room(module):
+    neighbours = {each for each in imports_of_ours(module) if room_of(each) == room_of(module)}
+    assert {each for each in neighbours if floor_within(each) > floor_within(module)} == set()
 
 
-@pytest.mark.parametrize("module", EMULATOR)
-def test_a_module_of_the_emulator_imports_nothing_from_a_floor_above(module):
-    own_floor = EMULATOR_FLOOR_OF[room_of_the_emulator(module)]
-    assert {
-        each for each in imports_of_ours(module) if EMULATOR_FLOOR_OF[room_of_the_emulator(each)] > own_floor
-    } == set()
-
-
-def test_no_two_modules_of_the_emulator_know_each_other_even_for_types():
-    TopologicalSorter({module: imports_of_ours(module) - {module} for module in EMULATOR}).prepare()
+def test_no_two_modules_of_such_a_room_know_each_other_even_for_types():
+    TopologicalSorter({module: imports_of_ours(module) - {module} for module in WITHIN}).prepare()
 
 
 def test_no_two_modules_import_each_other():

@@ -1,0 +1,1 @@
+"""``report.html``: what the tables say, for people."""
