@@ -277,11 +277,11 @@ class ScriptedBroker(Namespace):
         else:
             self.note("connect")
 
-    def take(self, message: Message, queue: str | None = None) -> None:
+    def take(self, message: Message, queues: Iterable[str] | None = None) -> None:
         """Take a message, as the script says.
 
         Arguments:
-            queue: where it waits; by default the one that the default exchange leads to.
+            queues: where it waits; by default where the default exchange leads to.
 
         Raises:
             NamespaceFailure: what the script says.
@@ -292,17 +292,20 @@ class ScriptedBroker(Namespace):
             failure = self.failure(FailureKind.FAULT)
         if failure is None or isinstance(failure, AnswerLost):
             self.stored.append(message)
-            self.put(queue or ("" if message.exchange else message.routing_key), message)
+            for queue in queues if queues is not None else self._default_queues(message):
+                self.put(queue, message)
         if failure is not None:
             self.clock.sleep(self.cost)
             raise failure
 
+    def _default_queues(self, message: Message) -> list[str]:
+        return [] if message.exchange else [message.routing_key]
+
     def put(self, queue: str, message: Message) -> None:
         """Let a message wait in a queue, past the script."""
-        if queue:
-            with self._changed:
-                self.queues[queue].append(message)
-                self._changed.notify_all()
+        with self._changed:
+            self.queues[queue].append(message)
+            self._changed.notify_all()
 
     def wait_for_message(self, queue: str, seconds: float, interrupted: threading.Event) -> None:
         """Wait until there is one, until somebody interrupts, or for so long."""
@@ -545,18 +548,15 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self._inplace_augment_message(raw, message.exchange, message.routing_key)
         return raw
 
-    def _put(self, queue: str, raw: Any, **kwargs: Any) -> None:
+    def basic_publish(self, message: Any, exchange: str = "", routing_key: str = "", **kwargs: Any) -> None:
+        self._inplace_augment_message(message, exchange, routing_key)
         with _as_driver():
-            self.broker.take(self._neutral(raw), queue)
+            self.broker.take(self._neutral(message), self._lookup(exchange, routing_key))
 
     def _neutral(self, raw: Any) -> Message:
         place = raw["properties"]["delivery_info"]
         message = message_of(self.Message(raw, channel=self))
         return replace(message, exchange=place["exchange"], routing_key=place["routing_key"])
-
-    def _put_fanout(self, exchange: str, raw: Any, routing_key: str | None = None, **kwargs: Any) -> None:
-        for queue in self._lookup(exchange, routing_key):
-            self._put(queue, raw, **kwargs)
 
     def _queue_bind(self, *args: Any) -> None:
         """The broker's state has it."""
