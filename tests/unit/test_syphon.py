@@ -17,7 +17,7 @@ from kombu_paired.message import Diversion, Message, marked_maybe_duplicate, to_
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing import Pairing
 from kombu_paired.syphon import MISSING_GRACE, Destinations, MessagePump
-from kombu_paired.testing.scripted import ManualClock, ScriptedBroker
+from kombu_paired.testing.scripted import Asked, Clock, ManualClock, ScriptedBroker
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 AWAY = [FailureKind.UNREACHABLE, FailureKind.TIMEOUT]
@@ -26,8 +26,10 @@ AWAY = [FailureKind.UNREACHABLE, FailureKind.TIMEOUT]
 class Trip:
     """A pump, the two ends of its way, and what it tells."""
 
-    def __init__(self, *, can_mark: bool = True) -> None:
-        self.primary, self.secondary = ScriptedBroker("primary"), ScriptedBroker("secondary")
+    def __init__(self, *, can_mark: bool = True, clock: Clock | None = None) -> None:
+        self.log: list[Asked] = []  # what both were asked, in turn
+        self.primary = ScriptedBroker("primary", clock=clock, log=self.log)
+        self.secondary = ScriptedBroker("secondary", clock=clock, log=self.log)
         self.secondary.can_mark = can_mark
         self.pairing = Pairing(
             "contoso",
