@@ -1,4 +1,4 @@
-"""``docs/architecture.md`` is what code cites: every rule that is cited is there."""
+"""``docs/architecture.md`` is what code cites: every rule that is cited is there, and the house is drawn as it is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+
+from tests.docs.reading import code, section, table
+from tests.unit.test_floors import APART, FLOORS, FLOORS_WITHIN, PACKAGE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
@@ -58,3 +61,27 @@ def test_every_rule_that_is_cited_is_there():
 def test_no_rule_is_cited_without_the_page_that_has_it():
     without = [path for path in CITING if _RULE.search(_CITED.sub("", text_of(path)))]
     assert without == []
+
+
+def drawn(text: str, column: str) -> list[set[str]]:
+    """The floors in the first table of a text, from the ground up."""
+    floors: dict[int, set[str]] = {}
+    for row in table(text):
+        floors.setdefault(int(row["floor"]), set()).update(code(row[column]))
+    assert list(floors) == list(range(1, len(floors) + 1))
+    return list(floors.values())
+
+
+def test_the_floors_are_drawn_as_they_are():
+    rooms = drawn(section(PAGE, "The house"), "rooms")
+    assert [{room.removeprefix(PACKAGE) for room in floor} for floor in rooms] == FLOORS
+
+
+def test_the_rooms_that_stand_apart_are_drawn_as_they_are():
+    rows = table(section(PAGE, "The house").partition("stand apart")[2])
+    assert {room: {room, *code(row["knows"])} for row in rows for room in code(row["room"])} == APART
+
+
+def test_the_floors_of_the_pipeline_are_drawn_as_they_are():
+    rooms = drawn(section(PAGE, "The house").partition("floors of its own")[2], "rooms of `pipeline`")
+    assert rooms == [floor - {""} for floor in FLOORS_WITHIN["pipeline"]]
