@@ -8,6 +8,7 @@ from functools import cache
 from kombu.transport import get_transport_cls
 from kombu.transport.base import Transport
 
+from kombu_paired.forks import importing
 from kombu_paired.namespaces.amqp import RabbitMQ, RabbitMQOverTLS
 from kombu_paired.namespaces.driver import Driver
 from kombu_paired.namespaces.generic import SQS, AzureStorageQueues, Database, Files, Generic, Memory, Unknown
@@ -58,9 +59,10 @@ def driver_of(url: str) -> Driver:
 @cache
 def usual_transports() -> tuple[type[Transport], ...]:
     """The transports of brokers with links of their own, as far as what they need is installed."""
-    found = {
-        get_transport_cls(driver.transport or scheme): None
-        for scheme, driver in DRIVERS.items()
-        if not isinstance(driver, Generic) and driver.is_installed
-    }
+    with importing:
+        found = {
+            get_transport_cls(driver.transport or scheme): None
+            for scheme, driver in DRIVERS.items()
+            if not isinstance(driver, Generic) and driver.is_installed
+        }
     return tuple(found)

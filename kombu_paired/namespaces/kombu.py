@@ -13,11 +13,11 @@ from kombu import Connection
 from kombu.exceptions import EncodeError
 from kombu.exceptions import OperationalError as KombuOperationalError
 
-from kombu_paired import fork_locks  # noqa: F401 - its hook
 from kombu_paired.deadline import Deadline
 from kombu_paired.declarations import Entity
 from kombu_paired.errors import ConfigurationError, NamespaceFailure
 from kombu_paired.failures import FailureKind
+from kombu_paired.forks import importing
 from kombu_paired.message import Message
 from kombu_paired.namespaces import tls
 from kombu_paired.namespaces.base import BacklogDepth, Namespace, Receiver, Sender
@@ -32,7 +32,8 @@ __all__ = ("KombuNamespace", "KombuReceiver", "KombuSender", "Link", "new_connec
 
 def new_connection(url: str, **arguments: Any) -> Connection:
     """A Kombu connection, not connected, on the transport that is used for this URL here."""
-    return Connection(url, transport=driver_of(url).transport, **arguments)
+    with importing:
+        return Connection(url, transport=driver_of(url).transport, **arguments)
 
 
 class KombuNamespace(Namespace):
@@ -62,7 +63,8 @@ class KombuNamespace(Namespace):
         self.side = side
         self.uri = without_secrets(urls[0])
         self.driver = driver_of(urls[0])
-        self.driver.load()
+        with importing:
+            self.driver.load()
         self.max_message_size = self.driver.max_message_size
         self.send_timeout = send_timeout
         self.queue_type = queue_type

@@ -12,6 +12,7 @@ from kombu.transport.base import Transport
 from kombu.utils.url import parse_url
 
 from kombu_paired.errors import ConfigurationError
+from kombu_paired.forks import importing
 from kombu_paired.namespaces.drivers import driver_named, driver_of
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.secrets import split_urls, without_secrets
@@ -29,12 +30,13 @@ def transport_class(side: str, url: str) -> type[Transport]:
     """
     name = _kind_of(side, url)
     driver = driver_named(name)
-    if not driver.is_installed:
-        raise ConfigurationError(_needs_package(side, name, driver.extra))
-    try:
-        found: type[Transport] = get_transport_cls(driver_of(url).transport or name)
-    except ImportError as exc:
-        raise ConfigurationError(_needs_package(side, name, driver.extra or exc.name or "its driver")) from exc
+    with importing:
+        if not driver.is_installed:
+            raise ConfigurationError(_needs_package(side, name, driver.extra))
+        try:
+            found: type[Transport] = get_transport_cls(driver_of(url).transport or name)
+        except ImportError as exc:
+            raise ConfigurationError(_needs_package(side, name, driver.extra or exc.name or "its driver")) from exc
     return found
 
 

@@ -20,7 +20,7 @@ HOUSE = Path(kombu_paired.__file__).parent
 FLOORS = [
     {
         "outage",
-        *("options", "errors", "secrets", "showing", "registration", "stopping", "bounded", "fork_locks"),
+        *("options", "errors", "secrets", "showing", "registration", "stopping", "bounded", "forks"),
         *("interrupts", "message", "failures", "deadline", "declarations"),
         *(f"pairing.{each}" for each in ("circuit", "doubts", "reach", "rotation")),  # its rules: pure, too
     },

@@ -28,6 +28,7 @@ from kombu_paired.bounded import GivenUp
 from kombu_paired.bounded import bounded as bounded_step
 from kombu_paired.deadline import LEAST
 from kombu_paired.errors import ConfigurationError
+from kombu_paired.forks import importing
 from kombu_paired.namespaces.servicebus.address import Address
 
 __all__ = ("Clients", "ReceiverLink", "SenderLink", "body_length", "bounded", "encoded_size", "mark", "was_let_in")
@@ -129,7 +130,8 @@ class Clients:
         if self._credential is None:
             name = str(self.address.identity)
             try:
-                module = importlib.import_module("azure.identity")
+                with importing:
+                    module = importlib.import_module("azure.identity")
             except ImportError:
                 raise ConfigurationError(
                     f"{name} needs the package azure-identity: pip install azure-identity"

@@ -21,10 +21,12 @@ from celery.worker.pidbox import gPidbox
 from celery.worker.worker import WorkController
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.exceptions import OperationalError
+from kombu.transport import TRANSPORT_ALIASES
 from kombu.utils.objects import cached_property
 
 from kombu_paired import transport
 from kombu_paired.errors import PrimaryUnavailable
+from kombu_paired.namespaces.urls import transport_class
 from kombu_paired.stopping import is_worker_itself
 
 #: Seconds on a busy machine, too; whoever has a worker's patience takes longer.
@@ -286,6 +288,25 @@ def test_a_child_needs_no_lock_that_a_thread_of_its_parent_held(monkeypatch):
     code = fork.exitcode
     fork.kill()
     found.set()
+    caller.join()
+    assert code == 0
+
+
+def test_a_process_forks_when_its_threads_have_imported_their_drivers(monkeypatch, tmp_path):
+    """Python locks a module while it is imported, and a child would wait for a thread that it has not."""
+    begun = threading.Event()
+    (tmp_path / "slow_driver.py").write_text("begun.set()\nimport time\ntime.sleep(0.5)\nTransport = object\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("builtins.begun", begun, raising=False)
+    monkeypatch.setitem(TRANSPORT_ALIASES, "slow", "slow_driver:Transport")
+    caller = threading.Thread(target=transport_class, args=("primary", "slow://main"))
+    caller.start()
+    begun.wait(10)
+    fork = multiprocessing.get_context("fork").Process(target=transport_class, args=("primary", "slow://main"))
+    fork.start()
+    fork.join(5)
+    code = fork.exitcode
+    fork.kill()
     caller.join()
     assert code == 0
 
