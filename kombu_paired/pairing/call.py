@@ -1,13 +1,24 @@
-"""One message on its way, and what is known of it by now."""
+"""One message on its way, and how much time its call has."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kombu_paired.deadline import Deadline
 from kombu_paired.message import Message
+from kombu_paired.pairing.clocks import Clocks
+from kombu_paired.pairing.doubts import Doubts
+from kombu_paired.pairing.reach import GLANCE
 
-__all__ = ("Call",)
+__all__ = ("MOMENT", "Call", "Calls")
+
+#: Seconds after which a namespace that failed may have come back.
+MOMENT = 0.1
+#: What two steps of one call have between them at most (seconds): Kombu declares just before it publishes, which is
+#: milliseconds, but for a machine that has other things to do.
+BETWEEN_STEPS = 1.0
 
 
 @dataclass(slots=True)
@@ -30,3 +41,64 @@ class Call:
     primary: float | None = None
     secondary: float | None = None
     waits: tuple[str, ...] = ()
+
+    def is_worth_a_try(self, tried: float | None, now: float) -> bool:
+        """A side had no try, or one so long ago that it may have come back, and there is time left."""
+        return not self.deadline.is_over and (tried is None or now - tried > MOMENT)
+
+    def leaving_a_glance(self, send_timeout: float) -> float:
+        """Seconds for one side. What remains is for the other one, which may have come back meanwhile."""
+        left = self.deadline.left
+        return min(left - min(GLANCE, send_timeout / 4, left / 2), send_timeout)
+
+
+class _InVain(NamedTuple):
+    """Steps ahead of a message that failed: when the first one began, and the last one ended."""
+
+    since: float
+    at: float
+
+
+class Calls:
+    """The calls of all threads. What one spends in vain on opening or declaring, its message does not have.
+
+    Arguments:
+        send_timeout: seconds on each side.
+        clocks: the time.
+    """
+
+    def __init__(self, send_timeout: float, clocks: Clocks) -> None:
+        self._send_timeout = send_timeout
+        self._clock = clocks.monotonic
+        self._wall_clock = clocks.wall
+        self._doubts = Doubts()
+        self._in_vain = threading.local()
+
+    def begin(self, message: Message) -> Call:
+        """The call that sends a message, by this thread."""
+        deadline = Deadline(self.left(self._clock()), self._clock)
+        self._in_vain.last = None
+        return Call(message, self._wall_clock(), deadline, maybe_stored=self._doubts.take(message))
+
+    def again(self, message: Message, seconds: float, maybe_stored: bool) -> Call:
+        """A call for a message that waited here: nobody waits for it."""
+        return Call(message, self._wall_clock(), Deadline(seconds, self._clock), maybe_stored)
+
+    def raises(self, call: Call) -> None:
+        """Its caller gets an error, and may send the message again: if this copy may be stored, that one is marked."""
+        if call.maybe_stored:
+            self._doubts.add(call.message)
+
+    def spend_in_vain(self, began: float) -> None:
+        """This thread has opened or declared in vain since then: it was for the message that follows."""
+        self._in_vain.last = _InVain(self._began(began), self._clock())
+
+    def left(self, now: float, reserved: float = 0.0) -> float:
+        """Seconds that this thread's call has for its next step: some, in any case."""
+        timeout = self._send_timeout
+        return max(2 * timeout - (now - self._began(now)) - reserved, timeout / 4)
+
+    def _began(self, now: float) -> float:
+        """When the call did that this thread is in."""
+        last: _InVain | None = getattr(self._in_vain, "last", None)
+        return last.since if last is not None and now - last.at < BETWEEN_STEPS else now

@@ -7,72 +7,37 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from kombu_paired import journal
 from kombu_paired.deadline import Deadline
 from kombu_paired.declarations import Declaration, DeclarationBook, Entity
-from kombu_paired.errors import (
-    BacklogUnavailable,
-    ConfigurationError,
-    MessageTooLarge,
-    NamespaceFailure,
-    NamespaceUnauthorized,
-    PairingClosed,
-    PrimaryUnavailable,
-)
+from kombu_paired.errors import NamespaceFailure, PairingClosed
 from kombu_paired.events import EventKind, EventStream
-from kombu_paired.failures import FailureKind, Response
-from kombu_paired.message import (
-    BACKLOG_MARK,
-    LARGEST_GROWTH,
-    Diversion,
-    Message,
-    marked_maybe_duplicate,
-    to_backlog,
-)
+from kombu_paired.failures import FailureKind
+from kombu_paired.message import Message
 from kombu_paired.namespaces.base import Namespace
 from kombu_paired.options import PairedNamespaceOptions
-from kombu_paired.pairing.call import Call
-from kombu_paired.pairing.circuit import CircuitState, EntityCircuits, Transition
-from kombu_paired.pairing.doubts import Doubts
-from kombu_paired.pairing.link_pool import Lent, LinkPool
-from kombu_paired.pairing.pinger import Pinger
-from kombu_paired.pairing.reach import GLANCE, NamespaceReach, Wait
-from kombu_paired.pairing.retrying import Patience, on_a_living_link
-from kombu_paired.pairing.rotation import BacklogRotation
+from kombu_paired.pairing.backlog_route import BacklogRoute
+from kombu_paired.pairing.call import MOMENT, Call, Calls
+from kombu_paired.pairing.circuit import CircuitState
+from kombu_paired.pairing.clocks import Clocks
+from kombu_paired.pairing.failover import Failover
+from kombu_paired.pairing.primary_route import PrimaryRoute
+from kombu_paired.pairing.raising import as_raised, neither_took_it, not_diverted, raise_what_diverting_would_hide
+from kombu_paired.pairing.reach import Wait
 from kombu_paired.pairing.stranded import Stranded, StrandedMessages
 from kombu_paired.pairing.teller import Teller
 
 __all__ = ("Pairing", "inherit", "shared")
 
-Answer = TypeVar("Answer")
-
-#: Part of ``send_timeout`` that a primary has for a declaration when the last that is known of it is a failure: Kombu
-#: has napped before, and the send that follows has a time limit, too.
-SECOND_LOOK = 0.5
 #: How often a call looks again at namespaces that have both failed it, while the one it tried first may be back.
 LOOKS = 2
-#: Seconds after which a namespace that failed may have come back.
-MOMENT = 0.1
-#: What two steps of one call have between them at most (seconds): Kombu declares just before it publishes, which is
-#: milliseconds, but for a machine that has other things to do.
-BETWEEN_STEPS = 1.0
 #: Seconds that :meth:`Pairing.close` has for what is stranded.
 LAST_TRY = 0.7
-
-
-class _InVain(NamedTuple):
-    """Steps ahead of a message that failed: when the first one began, and the last one ended."""
-
-    since: float
-    at: float
 
 
 class _Lost(NamedTuple):
@@ -86,6 +51,8 @@ class _Lost(NamedTuple):
 class Pairing:
     """Joins a primary to a secondary namespace.
 
+    It decides where a message goes. The routes take it there and say what happened, and the teller tells of it.
+
     Arguments:
         name: the primary's name; it names the backlog queues.
         options: the settings.
@@ -98,7 +65,8 @@ class Pairing:
     Attributes:
         events: what happens here; listeners of every pairing are in :data:`kombu_paired.events.everywhere`.
         book: what the application declared.
-        backlog_queue_count: how many backlog queues are usable; 0 while the secondary has not been reached.
+        circuits: the health of entities.
+        rotation: the usable backlog queues.
     """
 
     def __init__(
@@ -113,6 +81,7 @@ class Pairing:
         sleep: Callable[[float], None] = time.sleep,
         wait: Wait = threading.Condition.wait,
     ) -> None:
+        clocks = Clocks(clock, wall_clock, sleep, wait)
         self.name = name
         self.options = options
         self.primary = primary
@@ -120,10 +89,7 @@ class Pairing:
         self.events = EventStream()
         if options.journal is not None:
             journal.keep(options.journal, options.journal_level, self.events)
-        self._teller = Teller(name, options, secondary.uri, self.events, wall_clock)
         self.book = DeclarationBook()
-        self.circuits = EntityCircuits(options.failover_interval, clock)
-        self.rotation = BacklogRotation((), options.backlog_retry_interval, clock)
         self.closed = False
         self._clock = clock
         self._wall_clock = wall_clock
@@ -131,20 +97,15 @@ class Pairing:
         self._lock = threading.Lock()
         self._is_closing = False
         self._was_opened = False
-        longest = 2 * options.send_timeout
-        self._primary_reach = NamespaceReach(longest, clock, wait=wait)
-        self._secondary_reach = NamespaceReach(longest, clock, known=False, wait=wait)
-        self._links = LinkPool(primary.sender)
-        self._backlog_links = LinkPool(secondary.sender)
-        self._primary_patience = Patience(primary.side, options.throttle_wait, sleep, self._teller.waits)
-        self._secondary_patience = Patience(secondary.side, options.throttle_wait, sleep)
-        self._pinger = Pinger(self._ping, options.ping_interval, name=f"kombu-paired-ping-{name}", clock=clock)
-        self._last_failure: NamespaceFailure | None = None
-        self._stranded = StrandedMessages(self._send_stranded, longest, name)
-        self._doubts = Doubts()
-        self._in_vain = threading.local()
+        self._calls = Calls(options.send_timeout, clocks)
+        self._teller = Teller(name, options, secondary.uri, self.events, wall_clock)
+        self._primary_route = PrimaryRoute(primary, self.book, options, clocks, self._teller.waits)
+        self._backlog_route = BacklogRoute(secondary, name, self.book, options, clocks)
+        self.rotation = self._backlog_route.rotation
+        self._stranded = StrandedMessages(self._send_stranded, 2 * options.send_timeout, name)
+        self._failover = Failover(name, self._primary_route, options, self._teller, clocks, self._stranded.hurry)
+        self.circuits = self._failover.circuits
         self._lost = threading.local()
-        self._sender_id = f"{socket.gethostname()}/{os.getpid()}"
 
     def __repr__(self) -> str:
         return f"<Pairing {self.name}: {self.primary.uri} + {self.secondary.uri}>"
@@ -153,12 +114,13 @@ class Pairing:
 
     @property
     def backlog_queue_count(self) -> int:
+        """How many backlog queues are usable; 0 while the secondary has not been reached."""
         return len(self.rotation)
 
     @property
     def backlog_queue_names(self) -> list[str]:
         """The backlog queues that the settings name, usable or not."""
-        return [f"{self.name}{BACKLOG_MARK}{i}" for i in range(self.options.backlog_queue_count)]
+        return list(self._backlog_route.wanted)
 
     def open(self) -> None:
         """Make sure that the backlog queues exist, the first time it is called.
@@ -175,64 +137,15 @@ class Pairing:
         if self._was_opened:
             return
         began = self._clock()
-        failure = self._find_backlog_queues_once()
+        usable, failure = self._backlog_route.find_queues()
+        if failure is not None and failure.kind is FailureKind.UNAUTHORIZED:
+            raise as_raised(failure) from failure.cause
         self._was_opened = True
+        if usable is not None:
+            self._teller.found_backlog_queues(usable)
         if failure is not None:
-            self._spend_in_vain(began)
+            self._calls.spend_in_vain(began)
             self._teller.secondary_is_away(failure)
-
-    def _find_backlog_queues_once(self) -> NamespaceFailure | None:
-        """Find them, unless another thread is about to; the failure if the secondary is away."""
-        deadline = Deadline(self.options.send_timeout, self._clock)
-        failure = self._secondary_reach.verdict(deadline.left / 2)
-        if failure is not None:
-            return failure
-        if self.backlog_queue_count:  # another thread has found them meanwhile
-            self._secondary_reach.undecided()
-            return None
-        try:
-            return self._find_backlog_queues(deadline)
-        except BaseException:
-            self._secondary_reach.undecided()
-            raise
-
-    def _find_backlog_queues(self, deadline: Deadline) -> NamespaceFailure | None:
-        """Find them, or the failure of a secondary that is away or busy.
-
-        Raises:
-            NamespaceUnauthorized, ConfigurationError: waiting would not help.
-        """
-        options, began = self.options, self._clock()
-        try:
-            usable = self.secondary.ensure_backlog_queues(
-                self.backlog_queue_names, options.create_backlog_queues, deadline.left
-            )
-        except NamespaceFailure as failure:
-            if failure.kind is FailureKind.UNAUTHORIZED:
-                raise self._unauthorized(failure) from failure.cause
-            if failure.kind is FailureKind.THROTTLED:
-                self._secondary_reach.reached()
-                return failure
-            if not failure.kind.counts:
-                raise ConfigurationError(f"{failure}; the pairing cannot use its backlog queues") from failure
-            self._secondary_reach.failed(failure, self._clock() - began)
-            return failure
-        self._use(usable)
-        self._secondary_reach.reached()
-        return None
-
-    def _use(self, usable: Sequence[str]) -> None:
-        options = self.options
-        if not usable:
-            raise ConfigurationError(
-                f"none of the {options.backlog_queue_count} backlog queues {self.backlog_queue_names[0]} … exists on "
-                f"{self.secondary.label}, and create_backlog_queues is False: create them, or let the pairing do it"
-            )
-        with self._lock:
-            if self.backlog_queue_count:
-                return  # another thread was as quick
-            self.rotation = BacklogRotation(usable, options.backlog_retry_interval, self._clock)
-        self._teller.found_backlog_queues(len(usable))
 
     def close(self) -> None:
         """Let go of everything, promptly. Messages are unaffected, but for those that wait here for a namespace."""
@@ -240,15 +153,16 @@ class Pairing:
             if self._is_closing:
                 return
             self._is_closing = True
+        routes = (self._primary_route, self._backlog_route)
         if not self._stranded.close(LAST_TRY):  # nobody is there to say goodbye to
-            self._links.drop_idle()
-            self._backlog_links.drop_idle()
+            for route in routes:
+                route.links.drop_idle()
         self.closed = True
         for stop in self._when_closing:
             stop()
-        self._pinger.close()
-        self._links.close()
-        self._backlog_links.close()
+        self._failover.close()
+        for route in routes:
+            route.links.close()
         self.primary.close()
         self.secondary.close()
         self._teller.closed()
@@ -282,12 +196,11 @@ class Pairing:
         """
         if self.closed or self.primary.closed or self.secondary.closed:
             self._require_open()
-        call = self._call(message)
+        call = self._calls.begin(message)
         try:
             self._send(call)
         except Exception:
-            if call.maybe_stored:
-                self._doubts.add(message)
+            self._calls.raises(call)
             raise
 
     def divert_stranded(self, message: Message, failure: NamespaceFailure) -> None:
@@ -296,7 +209,7 @@ class Pairing:
         If no namespace takes it, it waits here and is sent again and again.
         """
         self._teller.was_just_being_taken(message, failure)
-        call = self._call(message)
+        call = self._calls.begin(message)
         call.maybe_stored = failure.maybe_stored
         try:
             self._failed(call, failure)
@@ -309,10 +222,7 @@ class Pairing:
         healthy: list[Message] = []
         others: list[Message] = []
         for message in messages:
-            simple = (
-                not self._is_worth_nothing_later(message)
-                and self.circuits.state(message.entity) is CircuitState.HEALTHY
-            )
+            simple = not self._is_transient(message) and self.circuits.state(message.entity) is CircuitState.HEALTHY
             (healthy if simple else others).append(message)
         if healthy:
             others += self._send_together(healthy)
@@ -321,21 +231,117 @@ class Pairing:
 
     def _send_together(self, messages: Sequence[Message]) -> list[Message]:
         """Send to the primary; what waits, is declared or raises on its own account is left to go alone."""
-        started, began, timeout = self._wall_clock(), self._clock(), self.options.send_timeout
-        reach, sharing = self._primary_reach, self.options.divert_while_suspect
-        known = reach.known_failure() if sharing else reach.verdict(timeout / 2)
-        outcomes = [known] * len(messages) if known else self._attempt_together(messages)
-        tried = None if known and sharing else began
+        started = self._wall_clock()
+        outcomes, tried = self._primary_route.send_together(messages, sharing=self.options.divert_while_suspect)
         alone = []
         for message, failure in zip(messages, outcomes, strict=True):
             if failure is None:
                 self._sent(message, started)
             elif failure.kind.counts:
-                deadline = Deadline(2 * timeout, self._clock)
+                deadline = Deadline(2 * self.options.send_timeout, self._clock)
                 self._failed(Call(message, started, deadline, failure.maybe_stored, tried), failure)
             else:
                 alone.append(message)
         return alone
+
+    def _send_stranded(self, stranded: Stranded, seconds: float) -> None:
+        self._require_open()
+        self._send(self._calls.again(stranded.message, seconds, stranded.maybe_stored))
+
+    def _send(self, call: Call) -> None:
+        message = call.message
+        if self._is_transient(message):
+            self._send_transient(call)
+        elif self.circuits and self._failover.is_failed_over(message.entity):
+            self._divert(call, None)
+        else:
+            half = call.deadline.left / 2
+            failure = self._primary_route.send(call, half, sharing=self.options.divert_while_suspect)
+            if failure is None:
+                self._sent(message, call.started, call.maybe_stored)
+            else:
+                self._failed(call, failure)
+
+    def _is_transient(self, message: Message) -> bool:
+        """By its delivery mode, or by its exchange: Celery's remote control only says it that way."""
+        return message.is_transient or (bool(message.exchange) and self.book.is_transient(message.exchange))
+
+    def _sent(self, message: Message, started: float, doubt: bool = False) -> None:
+        if self.circuits:
+            self._failover.succeeded(message.entity)
+        if self._teller.wants(EventKind.SENT):
+            self._teller.sent(message, started, doubt)
+
+    def _send_transient(self, call: Call) -> None:
+        """Send what is worth nothing later, so that it is not diverted."""
+        message = call.message
+        silence = self._primary_route.reach.silence
+        failure = silence or self._primary_route.send(call, call.deadline.left / 2)
+        if failure is None:
+            return
+        if failure.kind is FailureKind.FAULT and self.book.is_transient(message.exchange):
+            # A worker that starts greets the others, and would end; it is there to empty a broker in alarm.
+            self._teller.remote_control_is_dropped(message, failure)
+        elif silence is not None:
+            raise not_diverted(self.primary.label, message.entity)
+        else:
+            self._lost.last = _Lost(self._clock(), message.entity, failure)
+            raise as_raised(failure) from failure.cause
+
+    # -- diverting ----------------------------------------------------------------------------------------------
+
+    def _failed(self, call: Call, failure: NamespaceFailure) -> None:
+        """The primary did not take the message: divert it, or raise."""
+        raise_what_diverting_would_hide(failure)
+        entity = call.message.entity
+        self._failover.count(entity, failure)
+        self._teller.send_failed(call, failure)
+        is_over = self.circuits.state(entity) is CircuitState.FAILED_OVER
+        if not is_over and not self.options.divert_while_suspect:
+            raise as_raised(failure) from failure.cause
+        self._divert(call, failure)
+
+    def _divert(self, call: Call, failure: NamespaceFailure | None) -> None:
+        """Send to a backlog queue, whichever takes it.
+
+        If none does, each namespace that was not tried just now is tried again before the caller hears of it.
+
+        Arguments:
+            failure: of the primary; None if it was not asked.
+        """
+        self._primary_route.require_room(call.message)
+        last = self._store(call, failure)
+        for _ in range(LOOKS):
+            if last is None or not call.is_worth_a_try(call.primary, self._clock()):
+                break
+            again = self._primary_route.send(call, call.leaving_a_glance(self.options.send_timeout))
+            if again is None:
+                self._failover.restore(call.message.entity, "by a message that it took")
+                self._teller.sent(call.message, call.started, call.maybe_stored)
+                return
+            failure = again
+            raise_what_diverting_would_hide(failure)
+            self._failover.count(call.message.entity, failure)
+            if call.is_worth_a_try(call.secondary, self._clock()):
+                last = self._store(call, failure)
+        if last is None:
+            return
+        self._teller.backlog_unavailable(call, last)
+        raise neither_took_it(failure, last, self._failover.last_failure) from last.cause
+
+    def _store(self, call: Call, why: NamespaceFailure | None) -> NamespaceFailure | None:
+        """Store it in the backlog; the failure if that is not possible now."""
+        first = call.primary is None
+        seconds = call.deadline.left if first else call.leaving_a_glance(self.options.send_timeout)
+        stored = self._backlog_route.store(call, why, seconds)
+        self._teller.stored(call, stored, why)
+        if stored.too_large is not None:
+            raise stored.too_large
+        if stored.failure is not None and stored.is_final:
+            raise as_raised(stored.failure) from stored.failure.cause
+        return stored.failure
+
+    # -- declaring, and what else is asked ----------------------------------------------------------------------
 
     def declare(self, operation: str, arguments: dict[str, Any]) -> Any:
         """Declare something on the primary, and remember it.
@@ -348,37 +354,26 @@ class Pairing:
         Raises:
             Exception: what the plain transport would raise when the primary refuses.
         """
-        declaration = self.book.note(operation, arguments)
+        declaration, reach = self.book.note(operation, arguments), self._primary_route.reach
         if declaration.is_question:
-            known = self._primary_reach.verdict(self.options.send_timeout / 2)
+            known = reach.verdict(self.options.send_timeout / 2)
             return None if known else self._declare(declaration)
-        if self._is_known_away():
-            self._spend_in_vain(self._clock())
+        # Away as a whole: by a fresh failure, or by one that pings have not disproved.
+        if reach.has_failed and (reach.fresh_failure is not None or self.circuits.failed_over()):
+            self._calls.spend_in_vain(self._clock())
             return None
         return self._declare(declaration)
 
     def _declare(self, declaration: Declaration) -> Any:
-        began, timeout = self._clock(), self.options.send_timeout
-        seconds = timeout * (SECOND_LOOK if self._primary_reach.has_failed else 1.0)
-        seconds = min(seconds, self._left_of_call(began, reserved=timeout / 2))  # that is for the message
-        try:
-            with self._links.lend() as lent:
-                answer = self._reaching_primary(
-                    lambda deadline: lent.sender.declare_one(declaration, self.book, deadline.left),
-                    lent,
-                    Deadline(seconds, self._clock),
-                )
-        except NamespaceFailure as failure:
-            took = self._clock() - began
-            if failure.kind is FailureKind.TIMEOUT:
-                self._primary_reach.failed(failure, took)  # so that the publish that follows need not wait again
-            if failure.kind.counts:
-                self._spend_in_vain(began)
-                return None
-            raise self._as_raised(failure) from failure.cause
-        if declaration.is_question:
-            self._primary_reach.undecided()  # a virtual transport answers without asking the broker
-        return answer
+        began = self._clock()
+        left = self._calls.left(began, reserved=self.options.send_timeout / 2)  # that is for the message
+        answer, failure = self._primary_route.declare(declaration, left)
+        if failure is None:
+            return answer
+        if failure.kind.counts:
+            self._calls.spend_in_vain(began)
+            return None
+        raise as_raised(failure) from failure.cause
 
     def require_sendable(self, *, may_wait: bool = True) -> None:
         """Raise what the last send raised, while nothing better is known of either namespace.
@@ -398,428 +393,24 @@ class Pairing:
         self._lost.last = None
         if lost is not None and self._clock() - lost.at < MOMENT:
             if may_wait:
-                raise self._as_raised(lost.failure) from lost.failure.cause
-            raise self._worth_nothing_later(lost.entity)
-        primary = self._primary_reach.failure or (self._last_failure if self.circuits.failed_over() else None)
-        secondary = self._secondary_reach.failure
+                raise as_raised(lost.failure) from lost.failure.cause
+            raise not_diverted(self.primary.label, lost.entity)
+        last = self._failover.last_failure
+        primary = self._primary_route.reach.failure or (last if self.circuits.failed_over() else None)
+        secondary = self._backlog_route.reach.failure
         if primary is not None and secondary is not None:
-            raise BacklogUnavailable(self._both(primary, secondary))
+            raise neither_took_it(primary, secondary, last)
 
     def primary_was_reached(self) -> None:
         """A consumer has just connected to it: it is not away as a whole."""
-        self._primary_reach.reached()
+        self._primary_route.reach.reached()
         self._stranded.hurry()
 
     def mark_healthy(self, entity: Entity) -> None:
         """Restore an entity by hand; a failure that counts will suspect it again."""
-        self._note(entity, self.circuits.restored(entity), detail="by hand")
-
-    def _is_worth_nothing_later(self, message: Message) -> bool:
-        """Transient by its delivery mode, or by its exchange: Celery's remote control only says it that way."""
-        return message.is_transient or (bool(message.exchange) and self.book.is_transient(message.exchange))
-
-    def _is_failed_over(self, entity: Entity) -> bool:
-        return self._note(entity, self.circuits.asked(entity)).after is CircuitState.FAILED_OVER
-
-    def _is_known_away(self) -> bool:
-        """The primary as a whole, by a fresh failure, or by one that pings have not disproved."""
-        if not self._primary_reach.has_failed:
-            return False
-        return self._primary_reach.fresh_failure is not None or bool(self.circuits.failed_over())
-
-    def _call(self, message: Message) -> Call:
-        deadline = Deadline(self._left_of_call(self._clock()), self._clock)
-        self._in_vain.last = None
-        return Call(message, self._wall_clock(), deadline, maybe_stored=self._doubts.take(message))
-
-    def _spend_in_vain(self, began: float) -> None:
-        """This thread has opened or declared in vain since then: it was for the message that follows."""
-        self._in_vain.last = _InVain(self._call_began(began), self._clock())
-
-    def _call_began(self, now: float) -> float:
-        """When the call did that this thread is in."""
-        last: _InVain | None = getattr(self._in_vain, "last", None)
-        return last.since if last is not None and now - last.at < BETWEEN_STEPS else now
-
-    def _left_of_call(self, now: float, reserved: float = 0.0) -> float:
-        """Seconds that this thread's call has for its next step: some, in any case."""
-        timeout = self.options.send_timeout
-        return max(2 * timeout - (now - self._call_began(now)) - reserved, timeout / 4)
-
-    def _send(self, call: Call) -> None:
-        message = call.message
-        if self._is_worth_nothing_later(message):
-            self._send_transient(call)
-        elif self.circuits and self._is_failed_over(message.entity):
-            self._divert(call, None)
-        else:
-            half = call.deadline.left / 2
-            failure = self._try_primary(call, half, sharing=self.options.divert_while_suspect)
-            if failure is None:
-                self._sent(message, call.started, call.maybe_stored)
-            else:
-                self._failed(call, failure)
-
-    def _send_stranded(self, stranded: Stranded, seconds: float) -> None:
-        self._require_open()
-        deadline = Deadline(seconds, self._clock)
-        self._send(Call(stranded.message, self._wall_clock(), deadline, stranded.maybe_stored))
-
-    def _send_transient(self, call: Call) -> None:
-        message = call.message
-        silence = self._primary_reach.silence
-        failure = silence or self._try_primary(call, call.deadline.left / 2)
-        if failure is None:
-            return
-        if failure.kind is FailureKind.FAULT and self.book.is_transient(message.exchange):
-            # A worker that starts greets the others, and would end; it is there to empty a broker in alarm.
-            self._teller.remote_control_is_dropped(message, failure)
-        elif silence is not None:
-            raise self._worth_nothing_later(message.entity)
-        else:
-            self._lost.last = _Lost(self._clock(), message.entity, failure)
-            raise self._as_raised(failure) from failure.cause
-
-    def _worth_nothing_later(self, entity: Entity) -> PrimaryUnavailable:
-        return PrimaryUnavailable(
-            f"{self.primary.label} is away, and a transient message to {entity.path!r} is worth nothing later"
-        )
-
-    def _failed(self, call: Call, failure: NamespaceFailure) -> None:
-        """The primary did not take the message: divert it, or raise."""
-        self._raise_what_diverting_would_hide(failure)
-        entity = call.message.entity
-        self._count(entity, failure)
-        self._teller.send_failed(call.message, call.started, failure)
-        is_over = self.circuits.state(entity) is CircuitState.FAILED_OVER
-        if not is_over and not self.options.divert_while_suspect:
-            raise self._as_raised(failure) from failure.cause
-        self._divert(call, failure)
-
-    def _raise_what_diverting_would_hide(self, failure: NamespaceFailure) -> None:
-        if failure.kind.response is Response.RAISE or failure.kind is FailureKind.MISSING:
-            raise self._as_raised(failure) from failure.cause
-
-    def _count(self, entity: Entity, failure: NamespaceFailure) -> None:
-        if failure.kind.counts:
-            self._last_failure = failure
-            self._note(entity, self.circuits.failed(entity), failure)
-
-    def _sent(self, message: Message, started: float, doubt: bool = False) -> None:
-        if self.circuits:
-            self._note(message.entity, self.circuits.succeeded(message.entity))
-        if self._teller.wants(EventKind.SENT):
-            self._teller.sent(message, started, doubt)
-
-    def _try_primary(self, call: Call, seconds: float, *, sharing: bool = False) -> NamespaceFailure | None:
-        """Send to the primary; the failure that remains after what its kind allows to try again.
-
-        Arguments:
-            seconds: at most; a wait for a busy namespace comes on top.
-            sharing: the message can go elsewhere, so that a failure which others found is enough.
-        """
-        part, began = call.deadline.part(seconds), self._clock()
-        known = self._primary_reach.known_failure() if sharing else self._primary_reach.verdict(part.left / 2)
-        if known is not None and sharing:
-            return known
-        failure = known or self._attempt(call, part)
-        if failure is not None:
-            failure = self._try_primary_again(call, part, failure)
-        call.primary = began
-        return failure
-
-    def _try_primary_again(self, call: Call, part: Deadline, failure: NamespaceFailure) -> NamespaceFailure | None:
-        """What remains of a failure: a missing entity is declared, once, and a busy namespace is waited for."""
-        has_declared = False
-
-        def again() -> NamespaceFailure | None:
-            return self._primary_reach.verdict(part.left / 2) or self._attempt(call, part)
-
-        def attempt() -> NamespaceFailure | None:
-            return declaring(again())
-
-        def declaring(found: NamespaceFailure | None) -> NamespaceFailure | None:
-            nonlocal has_declared
-            if found is None or found.kind.response is not Response.DECLARE:
-                return found
-            if has_declared or not self.book.for_entity(call.message.entity):
-                return found
-            has_declared = True
-            return again()
-
-        return self._primary_patience.outwait(declaring(failure), attempt, call, part)
-
-    def _declarations_for(self, message: Message) -> tuple[Declaration, ...]:
-        """What the message needs at home, and then its answer."""
-        reply_to = str(message.properties.get("reply_to") or "")
-        return (*self.book.for_entity(message.entity), *self.book.for_reply(reply_to))
-
-    def _attempt(self, call: Call, deadline: Deadline) -> NamespaceFailure | None:
-        message = marked_maybe_duplicate(call.message) if call.maybe_stored else call.message
-        entity = message.entity
-
-        def attempt(deadline: Deadline) -> None:
-            try:
-                lent.sender.ensure_declared(entity, self.book, deadline.left)
-                lent.sender.send(message, deadline.left)
-            except NamespaceFailure:
-                lent.sender.forget_declared(entity)
-                raise
-
-        try:
-            with self._links.lend() as lent:
-                self._reaching_primary(attempt, lent, deadline)
-        except NamespaceFailure as failure:
-            call.maybe_stored = call.maybe_stored or failure.maybe_stored
-            return failure
-        self._primary_reach.reached()
-        return None
-
-    def _attempt_together(self, messages: Sequence[Message]) -> list[NamespaceFailure | None]:
-        began = self._clock()
-
-        def attempt(deadline: Deadline) -> list[NamespaceFailure | None]:
-            for entity in {message.entity for message in messages}:
-                lent.sender.ensure_declared(entity, self.book, deadline.left)
-            return lent.sender.send_batch(messages, deadline.left)
-
-        with self._links.lend() as lent:
-            try:
-                deadline = Deadline(self.options.send_timeout, self._clock)
-                outcomes = self._reaching_primary(attempt, lent, deadline)
-            except NamespaceFailure as failure:  # before anything was sent
-                outcomes = [failure] * len(messages)
-            counted = [each for each in outcomes if each is not None and each.kind.counts]
-            if not counted:
-                self._primary_reach.reached()
-                return outcomes
-            worst = next((each for each in counted if each.whole_namespace), counted[0])
-            self._learn(self._primary_reach, worst, self._clock() - began)
-            lent.drop()
-            return outcomes
-
-    def _reaching_primary(self, attempt: Callable[[Deadline], Answer], lent: Lent, deadline: Deadline) -> Answer:
-        """Do something on the primary, in as much time as that is worth now."""
-        began = self._clock()
-        if self._primary_reach.silence is not None:
-            deadline = deadline.part(GLANCE)
-        try:
-            return on_a_living_link(lent, attempt, deadline)
-        except NamespaceFailure as failure:
-            self._learn(self._primary_reach, failure, self._clock() - began)
-            raise
-        except BaseException:  # a time limit of the caller's own, say: nobody knows in which state the link is
-            self._primary_reach.undecided()
-            raise
-
-    def _learn(self, reach: NamespaceReach, failure: NamespaceFailure, took: float) -> None:
-        """What one failure says about the namespace as a whole."""
-        if failure.whole_namespace:
-            reach.failed(failure, took)
-        elif failure.kind is FailureKind.TIMEOUT or failure.kind is FailureKind.UNREACHABLE:
-            reach.undecided()
-        else:
-            reach.reached()
-        if failure.kind is FailureKind.UNREACHABLE:
-            pool = self._links if reach is self._primary_reach else self._backlog_links
-            pool.drop_idle()
-
-    # -- diverting ----------------------------------------------------------------------------------------------
-
-    def _divert(self, call: Call, failure: NamespaceFailure | None) -> None:
-        """Send to a backlog queue, whichever takes it.
-
-        If none does, each namespace that was not tried just now is tried again before the caller hears of it.
-
-        Arguments:
-            failure: of the primary; None if it was not asked.
-        """
-        self._require_room_at_home(call.message)
-        last = self._try_secondary(call, failure)
-        for _ in range(LOOKS):
-            if last is None or not self._is_worth_a_try(call, call.primary):
-                break
-            again = self._try_primary(call, self._leaving_a_glance(call))
-            if again is None:
-                self._taken_after_all(call)
-                return
-            failure = again
-            self._raise_what_diverting_would_hide(failure)
-            self._count(call.message.entity, failure)
-            if self._is_worth_a_try(call, call.secondary):
-                last = self._try_secondary(call, failure)
-        if last is None:
-            return
-        doubt = call.maybe_stored  # and the caller may well send it again, with the same id
-        self._teller.backlog_unavailable(call.message, call.started, last, doubt)
-        raise BacklogUnavailable(self._both(failure, last)) from last.cause
-
-    def _is_worth_a_try(self, call: Call, tried: float | None) -> bool:
-        """It had no try, or one so long ago that the namespace may have come back, and there is time left."""
-        return not call.deadline.is_over and (tried is None or self._clock() - tried > MOMENT)
-
-    def _leaving_a_glance(self, call: Call) -> float:
-        """Seconds for one namespace. What remains is for the other one, which may have come back meanwhile."""
-        left, timeout = call.deadline.left, self.options.send_timeout
-        return min(left - min(GLANCE, timeout / 4, left / 2), timeout)
-
-    def _taken_after_all(self, call: Call) -> None:
-        entity = call.message.entity
-        self._note(entity, self.circuits.restored(entity), detail="by a message that it took")
-        self._teller.sent(call.message, call.started, call.maybe_stored)
-
-    def _try_secondary(self, call: Call, why: NamespaceFailure | None) -> NamespaceFailure | None:
-        """Store it in the backlog; the failure if that is not possible."""
-        reach, began, timeout = self._secondary_reach, self._clock(), self.options.send_timeout
-        seconds = call.deadline.left if call.primary is None else self._leaving_a_glance(call)
-        part = call.deadline.part(min(seconds, timeout))
-        last = reach.verdict(part.left / 2)
-        if last is None:
-            part = part.part(reach.worth(part.left))
-            try:
-                if not self.backlog_queue_count:
-                    find = partial(self._find_backlog_queues, part)
-                    last = self._secondary_patience.outwait(find(), find, call, part)
-                last = last or self._divert_by(part, call, why)
-            except BaseException:
-                reach.undecided()
-                raise
-        call.secondary = began
-        return last
-
-    def _divert_by(self, deadline: Deadline, call: Call, why: NamespaceFailure | None) -> NamespaceFailure | None:
-        """Try backlog queues until one takes the message; else the last failure."""
-        with self._backlog_links.lend() as lent:
-            last = self._store_somewhere(deadline, lent, call, why)
-            if last is not None and last.kind.counts:
-                lent.drop()
-        return last
-
-    def _store_somewhere(
-        self, deadline: Deadline, lent: Lent, call: Call, why: NamespaceFailure | None
-    ) -> NamespaceFailure | None:
-        diversion = Diversion(
-            first_attempt=call.started,
-            at=self._wall_clock(),
-            by=self._sender_id,
-            reason=str(why) if why else f"{FailureKind.UNREACHABLE.value}: failed over",
-            declarations=self._declarations_for(call.message),
-        )
-        last: NamespaceFailure | None = None
-        tried: list[str] = []
-        rejected_by: list[str] = []
-        while True:
-            lent.queue = self.rotation.pick(lent.queue, tried)
-            if lent.queue is None or (tried and deadline.is_over):
-                return last or self._no_backlog_queue()
-            diversion = replace(diversion, maybe_duplicate=call.maybe_stored)
-            stored = self._for_backlog(call.message, lent.queue, diversion)
-            store = partial(self._store, lent, stored, deadline)
-            last = self._secondary_patience.outwait(store(), store, call, deadline)
-            if last is None:
-                self._teller.diverted(stored, call.message.entity, call.started, diversion.maybe_duplicate, why)
-                return None
-            tried.append(lent.queue)
-            call.maybe_stored = call.maybe_stored or last.maybe_stored
-            if last.kind is FailureKind.REJECTED:
-                rejected_by.append(lent.queue)
-            if len(rejected_by) == 2:  # it is the message's fault and not the queues'
-                for queue in rejected_by:
-                    self.rotation.readmit(queue)
-                raise self._as_raised(last) from last.cause
-            if last.kind is FailureKind.UNAUTHORIZED:
-                raise self._unauthorized(last) from last.cause
-            if last.whole_namespace or last.kind is FailureKind.THROTTLED:
-                return last
-
-    def _for_backlog(self, message: Message, queue: str, diversion: Diversion) -> Message:
-        secondary = self.secondary
-        return to_backlog(
-            message, queue, diversion, max_size=secondary.max_message_size, size_of=secondary.encoded_size
-        )
-
-    def _require_room_at_home(self, message: Message) -> None:
-        """What the primary would refuse must not wait in the backlog first."""
-        limit = self.primary.max_message_size
-        if limit is None or LARGEST_GROWTH * message.size < limit:
-            return
-        size = self.primary.encoded_size(message)
-        if size > limit:
-            raise MessageTooLarge(
-                f"message {message.message_id} to {message.entity.path!r} takes {size} bytes, and {self.primary.label} "
-                f"accepts {limit}"
-            )
-
-    def _store(self, lent: Lent, stored: Message, deadline: Deadline) -> NamespaceFailure | None:
-        """One try on one backlog queue; a failure that is the queue's own pulls it."""
-        assert lent.queue is not None
-        began = self._clock()
-        try:
-            on_a_living_link(lent, lambda deadline: lent.sender.send(stored, deadline.left), deadline)
-        except NamespaceFailure as failure:
-            self._learn(self._secondary_reach, failure, self._clock() - began)
-            is_the_queues_own = not failure.whole_namespace and failure.kind not in (
-                FailureKind.UNAUTHORIZED,
-                FailureKind.THROTTLED,
-            )
-            if is_the_queues_own and self.rotation.pull(lent.queue):
-                self._teller.pulled(lent.queue, failure)
-            return failure
-        self._secondary_reach.reached()
-        if self.rotation.readmit(lent.queue):
-            self._teller.readmitted(lent.queue)
-        return None
-
-    def _no_backlog_queue(self) -> NamespaceFailure:
-        if self.backlog_queue_count:
-            text = f"none of {self.backlog_queue_count} backlog queues took it in time"
-        else:
-            text = "no backlog queue is known yet, since the secondary could not be reached"
-        return NamespaceFailure(FailureKind.UNREACHABLE, self.secondary.label, LookupError(text))
-
-    # -- pings --------------------------------------------------------------------------------------------------
-
-    def _ping(self, entity: Entity) -> bool:
-        """Probe a failed-over entity; True if it works again."""
-        started, reach = self._wall_clock(), self._primary_reach
-        failure = reach.silence or reach.verdict(self.options.send_timeout / 2) or self._probe(entity)
-        self._teller.pinged(entity, started, failure)
-        if failure is not None:
-            return False
-        self._note(entity, self.circuits.restored(entity))
-        self._stranded.hurry()
-        return True
-
-    def _probe(self, entity: Entity) -> NamespaceFailure | None:
-        began = self._clock()
-        try:
-            self.primary.probe(entity, self.options.send_timeout)
-        except NamespaceFailure as failure:
-            self._last_failure = failure
-            self._learn(self._primary_reach, failure, self._clock() - began)
-            return failure
-        except BaseException:
-            self._primary_reach.undecided()
-            raise
-        self._primary_reach.reached()
-        return None
+        self._failover.restore(entity, "by hand")
 
     # -- telling ------------------------------------------------------------------------------------------------
-
-    def _note(
-        self, entity: Entity, transition: Transition, failure: NamespaceFailure | None = None, detail: str = ""
-    ) -> Transition:
-        """Tell a change of an entity's state, and have it pinged while it is failed over."""
-        if transition.before is transition.after:
-            return transition
-        if transition.after is CircuitState.HEALTHY:
-            self._pinger.forget(entity)
-            if self.circuits.state(entity) is CircuitState.FAILED_OVER:  # another thread's failure came in between
-                self._pinger.watch(entity)
-        self._teller.changed(entity, transition, failure, detail)
-        if transition.after is CircuitState.FAILED_OVER:
-            self._pinger.watch(entity)
-        return transition
 
     def anyone_wants(self, kind: EventKind) -> bool:
         """Whether an event of this kind is worth building."""
@@ -828,22 +419,6 @@ class Pairing:
     def emit(self, kind: EventKind, **facts: Any) -> None:
         """Tell listeners of this pairing, and of all."""
         self._teller.emit(kind, **facts)
-
-    def _both(self, primary: NamespaceFailure | None, secondary: NamespaceFailure) -> str:
-        first = str(primary) if primary else f"failed over; at last {self._last_failure}"
-        return f"neither namespace took the message. {first}; {secondary}"
-
-    def _as_raised(self, failure: NamespaceFailure) -> BaseException:
-        """What the caller gets: the driver's own error, except where it would not say which side failed."""
-        if failure.kind is FailureKind.UNAUTHORIZED:
-            return self._unauthorized(failure)
-        return failure.cause
-
-    def _unauthorized(self, failure: NamespaceFailure) -> NamespaceUnauthorized:
-        return NamespaceUnauthorized(
-            f"{failure}. Check the user, password, rights and virtual host in the URL of the "
-            f"{'primary (broker_url)' if failure.namespace.startswith('primary') else 'secondary (option secondary)'}"
-        )
 
 
 _registry: dict[Any, Pairing] = {}

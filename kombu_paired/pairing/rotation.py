@@ -43,6 +43,14 @@ class BacklogRotation:
     def queues(self) -> tuple[str, ...]:
         return self._queues
 
+    def use(self, queues: Iterable[str]) -> bool:
+        """Take these, unless others were found before. True if they were taken."""
+        with self._lock:
+            if self._queues:
+                return False
+            self._queues = tuple(queues)
+            return True
+
     def pick(self, current: str | None = None, tried: Collection[str] = ()) -> str | None:
         """The queue to send to: ``current`` while it is in the rotation, else another one.
 

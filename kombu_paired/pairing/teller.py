@@ -15,6 +15,8 @@ from kombu_paired.errors import NamespaceFailure
 from kombu_paired.events import Event, EventKind, EventStream
 from kombu_paired.message import Message
 from kombu_paired.options import PairedNamespaceOptions
+from kombu_paired.pairing.backlog_route import Pulled, Stored
+from kombu_paired.pairing.call import Call
 from kombu_paired.pairing.circuit import CircuitState, Transition
 
 __all__ = ("Teller",)
@@ -51,10 +53,15 @@ class Teller:
         """Whether an event of this kind is worth building."""
         return self._stream.wants(kind) or events.everywhere.wants(kind)
 
-    def emit(self, kind: EventKind, **facts: Any) -> None:
-        """Tell listeners of this pairing, and of all."""
+    def emit(self, kind: EventKind, *, at: float | None = None, **facts: Any) -> None:
+        """Tell listeners of this pairing, and of all.
+
+        Arguments:
+            at: when it happened (seconds since 1970, UTC); now by default.
+            facts: further fields of the :class:`~kombu_paired.events.Event`.
+        """
         if self.wants(kind):
-            event = Event(kind, self._wall_clock(), self._pairing, **facts)
+            event = Event(kind, self._wall_clock() if at is None else at, self._pairing, **facts)
             self._stream.emit(event)
             events.everywhere.emit(event)
 
@@ -124,11 +131,14 @@ class Teller:
         """The primary took it. Worth a call only if somebody wants it: this is the healthy path."""
         self._emit_message(EventKind.SENT, message, started, route="primary", doubt=doubt)
 
-    def send_failed(self, message: Message, started: float, failure: NamespaceFailure) -> None:
-        self._emit_message(EventKind.SEND_FAILED, message, started, failure=failure, route="primary")
+    def send_failed(self, call: Call, failure: NamespaceFailure) -> None:
+        """The primary did not take it."""
+        self._emit_message(EventKind.SEND_FAILED, call.message, call.started, failure=failure, route="primary")
 
-    def backlog_unavailable(self, message: Message, started: float, failure: NamespaceFailure, doubt: bool) -> None:
-        self._emit_message(EventKind.BACKLOG_UNAVAILABLE, message, started, failure=failure, doubt=doubt)
+    def backlog_unavailable(self, call: Call, failure: NamespaceFailure) -> None:
+        """No side took it. Its caller may well send it again, with the same id: hence the doubt."""
+        doubt = call.maybe_stored
+        self._emit_message(EventKind.BACKLOG_UNAVAILABLE, call.message, call.started, failure=failure, doubt=doubt)
 
     def was_just_being_taken(self, message: Message, failure: NamespaceFailure) -> None:
         """By a consumer, when its primary failed."""
@@ -165,8 +175,24 @@ class Teller:
 
     # -- of the backlog -----------------------------------------------------------------------------------------
 
-    def pulled(self, queue: str, failure: NamespaceFailure) -> None:
-        """A backlog queue was taken out of the rotation."""
+    def stored(self, call: Call, stored: Stored, why: NamespaceFailure | None) -> None:
+        """A message was to go to the backlog: all that happened on the way.
+
+        Arguments:
+            why: the primary's failure; None if it was not asked.
+        """
+        if stored.usable is not None:
+            self.found_backlog_queues(stored.usable)
+        for each in stored.pulled:
+            self._pulled(each)
+        if stored.message is None:
+            return
+        if stored.is_readmitted:
+            self._readmitted(stored.message.routing_key)
+        self._diverted(call, stored, stored.message, why)
+
+    def _pulled(self, pulled: Pulled) -> None:
+        queue, failure, at = pulled
         logger.warning(
             "pairing %s: backlog queue %s failed and is left alone for %g s: %s",
             self._pairing,
@@ -174,31 +200,22 @@ class Teller:
             self._options.backlog_retry_interval,
             failure,
         )
-        self.emit(EventKind.BACKLOG_PULLED, entity=queue, failure=failure.kind.value, detail=str(failure))
+        kind = failure.kind.value
+        self.emit(EventKind.BACKLOG_PULLED, at=at, entity=queue, failure=kind, detail=str(failure))
 
-    def readmitted(self, queue: str) -> None:
-        """It was on trial, and took a message."""
+    def _readmitted(self, queue: str) -> None:
         logger.info("pairing %s: backlog queue %s works again", self._pairing, queue)
         self.emit(EventKind.BACKLOG_READMITTED, entity=queue)
 
-    def diverted(
-        self, stored: Message, entity: Entity, started: float, doubt: bool, why: NamespaceFailure | None
-    ) -> None:
-        """A backlog queue took it.
-
-        Arguments:
-            stored: as it is in the backlog.
-            entity: where it is to go.
-            why: the primary's failure; None if it was not asked.
-        """
+    def _diverted(self, call: Call, stored: Stored, message: Message, why: NamespaceFailure | None) -> None:
         self.emit(
             EventKind.DIVERTED,
-            entity=entity.path,
-            message_id=stored.message_id,
-            route="backlog/" + stored.routing_key.rsplit("/", 1)[-1],
-            size=stored.size if self.wants(EventKind.DIVERTED) else None,
+            entity=call.message.entity.path,
+            message_id=message.message_id,
+            route="backlog/" + message.routing_key.rsplit("/", 1)[-1],
+            size=message.size if self.wants(EventKind.DIVERTED) else None,
             failure=why.kind.value if why else None,
-            seconds=self._wall_clock() - started,
-            first_attempt=started,
-            maybe_duplicate=doubt,
+            seconds=self._wall_clock() - call.started,
+            first_attempt=call.started,
+            maybe_duplicate=stored.maybe_duplicate,
         )

@@ -432,7 +432,7 @@ def test_a_secondary_that_was_away_once_takes_what_many_threads_divert(when, con
         primary.broker.restart()
         pairing.mark_healthy(Entity("", "orders"))
     secondary.broker.restart()
-    wait_until(lambda: not pairing._secondary_reach.fresh_failure, what="what is known is stale")
+    wait_until(lambda: not pairing._backlog_route.reach.fresh_failure, what="what is known is stale")
     publish(connection, 0)
     primary.kill()
 
@@ -846,7 +846,7 @@ def test_mark_healthy_sends_to_the_primary_again(connect, primary, secondary, op
 
     pairing.mark_healthy(orders)
 
-    wait_until(lambda: not pairing._primary_reach.fresh_failure, what="the failure is stale")
+    wait_until(lambda: not pairing._primary_route.reach.fresh_failure, what="the failure is stale")
     publish(connection, 3)
     assert primary.take_all("orders") == [3]
     assert sorted(secondary.take_all(*backlog_names(options))) == [1, 2]

@@ -22,7 +22,8 @@ FLOORS = [
         "outage",
         *("options", "errors", "secrets", "showing", "registration", "stopping", "bounded", "forks"),
         *("interrupts", "message", "failures", "deadline", "declarations"),
-        *(f"pairing.{each}" for each in ("circuit", "doubts", "reach", "rotation")),  # its rules: pure, too
+        # The rules of the pairing are pure, too.
+        *(f"pairing.{each}" for each in ("call", "circuit", "clocks", "doubts", "raising", "reach", "rotation")),
     },
     {"events"},
     {"namespaces", "journal"},

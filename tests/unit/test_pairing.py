@@ -132,7 +132,7 @@ def test_without_a_secondary_it_waits_until_a_namespace_takes_it(
 
     world.primary.always = None
     if found == "by a ping":
-        assert world.pairing._ping(Entity("", "orders"))
+        assert world.pairing._failover.ping(Entity("", "orders"))
     elif found == "by a consumer":
         world.pairing.primary_was_reached()
     wait_until(lambda: len(world.primary.stored) == 2)
@@ -490,8 +490,8 @@ def test_what_a_cold_process_spends_on_opening_is_a_part_of_its_first_call(world
 
 
 def test_a_thread_that_comes_second_to_the_backlog_queues_keeps_nobody_waiting(world: World) -> None:
-    world.pairing._use(["contoso/x-servicebus-transfer/0"])  # by another thread, in the moment before
-    world.pairing._secondary_reach._wait = lambda *arguments: pytest.fail("waits for one who does not try")
+    world.pairing.rotation.use(["contoso/x-servicebus-transfer/0"])  # by another thread, in the moment before
+    world.pairing._backlog_route.reach._wait = lambda *arguments: pytest.fail("waits for one who does not try")
     world.pairing.open()
     world.primary.always = world.primary.failure(FailureKind.UNREACHABLE)
     world.send()
@@ -523,14 +523,14 @@ def test_a_ping_believes_a_timeout_of_just_now_and_nothing_else(world: World) ->
     world.primary.always = world.primary.failure(FailureKind.UNREACHABLE, whole_namespace=True)
     world.send()
     world.primary.always = None
-    assert world.pairing._ping(orders), "a refusal is found out anew"
+    assert world.pairing._failover.ping(orders), "a refusal is found out anew"
     world.primary.always, world.primary.cost = world.primary.failure(FailureKind.UNREACHABLE, whole_namespace=True), 5.0
     world.send()
-    assert not world.pairing._ping(orders)
+    assert not world.pairing._failover.ping(orders)
     assert world.primary.probes == 1
     world.clock.sleep(FRESH)
     world.primary.always = None
-    assert world.pairing._ping(orders)
+    assert world.pairing._failover.ping(orders)
 
 
 # -- one deadline for a call ----------------------------------------------------------------------------------------
@@ -680,11 +680,11 @@ def test_a_sender_whose_declaration_failed_is_dropped(world: World, monkeypatch:
 def test_a_message_too_large_for_the_backlog_leaves_its_sender_to_the_next(world: World) -> None:
     world.primary.always = world.primary.failure(FailureKind.FAULT)
     world.send()
-    [idle] = world.pairing._backlog_links._idle
+    [idle] = world.pairing._backlog_route.links._idle
     world.secondary.max_message_size = 10
     with pytest.raises(MessageTooLarge):
         world.send()
-    assert list(world.pairing._backlog_links._idle) == [idle]
+    assert list(world.pairing._backlog_route.links._idle) == [idle]
 
 
 # -- opening ----------------------------------------------------------------------------------------------------------

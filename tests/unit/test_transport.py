@@ -392,10 +392,10 @@ def test_a_worker_that_is_told_to_stop_waits_no_longer(channel, primary, monkeyp
 def test_a_consumer_that_connected_is_news_for_senders(connection, channel, primary, secondary):
     primary.go_away()
     publish(channel)
-    assert pairing_of(connection)._primary_reach.fresh_failure
+    assert pairing_of(connection)._primary_route.reach.fresh_failure
     primary.come_back()
     consume(channel)
-    assert not pairing_of(connection)._primary_reach.fresh_failure
+    assert not pairing_of(connection)._primary_route.reach.fresh_failure
 
 
 @pytest.mark.parametrize(("kind", "marked"), [(FailureKind.TIMEOUT, True), (FailureKind.FAULT, True)])
