@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kombu_paired.errors import NamespaceFailure
-from kombu_paired.namespaces.base import Namespace
+from kombu_paired.namespaces.base import Probes
 from kombu_paired.pairing import Pairing
 from kombu_paired.transport import pairing_of
 
@@ -90,7 +90,7 @@ def _health_of(pairing: Pairing) -> Health:
 class _Question:
     """A probe in a thread of its own, since a broker may never answer."""
 
-    def __init__(self, namespace: Namespace, timeout: float) -> None:
+    def __init__(self, namespace: Probes, timeout: float) -> None:
         self._namespace = namespace
         self._timeout = timeout
         self._why: str | None = f"no answer within {timeout:g} s"

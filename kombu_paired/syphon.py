@@ -27,7 +27,7 @@ from kombu_paired.errors import MalformedBacklogMessage, NamespaceFailure
 from kombu_paired.events import EventKind
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import DECLARE, Diversion, Message, diversion_of, from_backlog
-from kombu_paired.namespaces.base import DeadLetter, Namespace, Received, Receiver, Sender
+from kombu_paired.namespaces.base import DeadLetter, Received, Receiver, Role, Sender
 from kombu_paired.pairing import Pairing
 from kombu_paired.pairing.doubts import Doubts
 
@@ -229,7 +229,7 @@ class Syphon:
             self._fault(primary if secondary.closed else secondary)
         return since
 
-    def _fault(self, survivor: Namespace) -> None:
+    def _fault(self, survivor: Role) -> None:
         text = f"{survivor.label} is faulted, since its partner was closed {self.pairing.options.close_timeout:g} s ago"
         logger.error("pairing %s: %s", self.pairing.name, text)
         survivor.close()

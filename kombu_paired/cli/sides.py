@@ -12,7 +12,7 @@ import click
 from kombu_paired.cli.printing import WIDTH, bad, good, paragraph
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
-from kombu_paired.namespaces.base import BacklogDepth, Namespace
+from kombu_paired.namespaces.base import BacklogDepth, Role
 from kombu_paired.pairing import Pairing
 
 __all__ = ("Look", "Side", "look_at")
@@ -107,5 +107,5 @@ def _failure_of(action: Callable[[], object]) -> NamespaceFailure | None:
     return None
 
 
-def _side(namespace: Namespace, failure: NamespaceFailure | None) -> Side:
+def _side(namespace: Role, failure: NamespaceFailure | None) -> Side:
     return Side(namespace.side, namespace.uri, failure)

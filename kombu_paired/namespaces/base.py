@@ -1,8 +1,9 @@
-"""The one interface that a primary and a secondary namespace both meet.
+"""The roles of a namespace: what a pairing, a syphon and a consumer each ask of it.
 
 A namespace is a broker as the pairing sees it: something that takes messages, gives them back one batch at a time,
-and can be asked whether it works. Every failure leaves as a :class:`~kombu_paired.errors.NamespaceFailure` whose kind
-is already known, and nothing takes longer than the timeout it was given.
+and can be asked whether it works. Whoever needs one of these asks for that role alone. Every failure leaves as a
+:class:`~kombu_paired.errors.NamespaceFailure` whose kind is already known, and nothing takes longer than the timeout
+it was given.
 """
 
 from __future__ import annotations
@@ -18,7 +19,22 @@ from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
 from kombu_paired.secrets import NO_SECRETS, Secrets
 
-__all__ = ("DEAD_LETTER_SUFFIX", "BacklogDepth", "DeadLetter", "Namespace", "Received", "Receiver", "Sender")
+__all__ = (
+    "DEAD_LETTER_SUFFIX",
+    "BacklogDepth",
+    "Consumes",
+    "DeadLetter",
+    "KeepsBacklog",
+    "Namespace",
+    "Primary",
+    "Probes",
+    "Received",
+    "Receiver",
+    "Role",
+    "Secondary",
+    "Sender",
+    "Sends",
+)
 
 #: The sub-queue that holds what can never be delivered, named as on Service Bus.
 DEAD_LETTER_SUFFIX = "/$DeadLetterQueue"
@@ -205,20 +221,18 @@ class Receiver(ABC):
         """Let go of the link, promptly; what is unsettled goes back."""
 
 
-class Namespace(ABC):
-    """One broker.
+class Role(ABC):
+    """A namespace as somebody sees it who asks one thing of it.
 
     Attributes:
         side: ``primary`` or ``secondary``.
         uri: its address, without secrets.
-        max_message_size: bytes it accepts; None if it says nothing.
         closed: it was closed and cannot be used again.
         secrets: what no text that leaves it may show.
     """
 
     side: str
     uri: str
-    max_message_size: int | None = None
     closed: bool = False
     secrets: Secrets = NO_SECRETS
 
@@ -228,16 +242,78 @@ class Namespace(ABC):
         return f"{self.side} namespace {self.uri}"
 
     @abstractmethod
-    def kind_of(self, exc: BaseException) -> FailureKind:
-        """What kind of failure an exception of its driver is."""
+    def close(self) -> None:
+        """Close; links that are still out are of no use afterwards."""
+
+
+class Sends(Role):
+    """It takes messages.
+
+    Attributes:
+        max_message_size: bytes it accepts; None if it says nothing.
+    """
+
+    max_message_size: int | None = None
+
+    @abstractmethod
+    def sender(self) -> Sender:
+        """A new link; it connects when it is first used."""
 
     def encoded_size(self, message: Message) -> int:
         """Bytes that a message takes here, to be held against ``max_message_size``."""
         return message.size
 
+
+class Probes(Role):
+    """It can be asked whether it works."""
+
+    @abstractmethod
+    def probe(self, entity: Entity | None, timeout: float) -> None:
+        """Find out whether sends to the entity (or to anything) would work, and store nothing.
+
+        Raises:
+            NamespaceFailure: they would not.
+        """
+
+
+class KeepsBacklog(Role):
+    """It has backlog queues, and gives back what is in them."""
+
+    @abstractmethod
+    def ensure_backlog_queues(self, names: Sequence[str], create: bool, timeout: float) -> list[str]:
+        """The usable ones of these queues. Missing ones are created if ``create``; none is changed or deleted.
+
+        Raises:
+            NamespaceFailure: the namespace failed as a whole.
+        """
+
+    @abstractmethod
+    def receiver(self, queue: str, prefetch: int, timeout: float) -> Receiver:
+        """A connected receiver of a backlog queue.
+
+        Raises:
+            NamespaceFailure: it cannot be reached, or there is no such queue.
+        """
+
+    @abstractmethod
+    def backlog_depths(self, names: Sequence[str], timeout: float) -> list[BacklogDepth]:
+        """What waits in these queues.
+
+        Raises:
+            NamespaceFailure: the namespace failed.
+        """
+
+
+class Consumes(Role):
+    """Applications consume from it, over connections of Kombu's."""
+
     @abstractmethod
     def consumer_client(self, heartbeat: float | None, connect_timeout: float | None) -> Any:
-        """A plain Kombu connection for consuming, not connected; only a primary is asked for one."""
+        """A plain Kombu connection for consuming, not connected."""
+
+    @abstractmethod
+    def kind_of(self, exc: BaseException) -> FailureKind:
+        """What kind of failure an exception of such a connection is."""
 
     @abstractmethod
     def hurry(self, connection: Any, seconds: float) -> None:
@@ -251,42 +327,14 @@ class Namespace(ABC):
             How many addresses there are.
         """
 
-    @abstractmethod
-    def sender(self) -> Sender:
-        """A new link; it connects when it is first used."""
 
-    @abstractmethod
-    def receiver(self, queue: str, prefetch: int, timeout: float) -> Receiver:
-        """A connected receiver of a backlog queue.
+class Primary(Sends, Probes, Consumes):
+    """What a pairing, its syphon and its consumers ask of the primary."""
 
-        Raises:
-            NamespaceFailure: it cannot be reached, or there is no such queue.
-        """
 
-    @abstractmethod
-    def probe(self, entity: Entity | None, timeout: float) -> None:
-        """Find out whether sends to the entity (or to anything) would work, and store nothing.
+class Secondary(Sends, Probes, KeepsBacklog):
+    """What a pairing and its syphon ask of the secondary."""
 
-        Raises:
-            NamespaceFailure: they would not.
-        """
 
-    @abstractmethod
-    def ensure_backlog_queues(self, names: Sequence[str], create: bool, timeout: float) -> list[str]:
-        """The usable ones of these queues. Missing ones are created if ``create``; none is changed or deleted.
-
-        Raises:
-            NamespaceFailure: the namespace failed as a whole.
-        """
-
-    @abstractmethod
-    def backlog_depths(self, names: Sequence[str], timeout: float) -> list[BacklogDepth]:
-        """What waits in these queues.
-
-        Raises:
-            NamespaceFailure: the namespace failed.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close; links that are still out are of no use afterwards."""
+class Namespace(Primary, Secondary):
+    """One broker, fit for either side."""
