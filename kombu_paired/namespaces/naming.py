@@ -7,6 +7,7 @@ and nothing of its credentials.
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from urllib.parse import urlsplit
 
 from kombu_paired.secrets import split_urls
@@ -27,10 +28,13 @@ def named_by_server(url: str, usual_port: int | None) -> str:
     """The host, and what else tells a primary from others.
 
     That is the port where it is not the usual one or the host says nothing alone (``localhost``, an address), and the
-    virtual host or database where it is not the first.
+    virtual host or database where it is not the first. A URL of which that cannot be told gets a checksum.
     """
     scheme = url.partition("://")[0]
-    host, port, place = _parts(_without_torn_password(split_urls(url)[0]))
+    first = split_urls(url)[0]
+    if _has_query_with_at(first):
+        return _as_name(f"{scheme}-{sha256(first.encode(errors='replace')).hexdigest()[:8]}")
+    host, port, place = _parts(_without_torn_password(first))
     port = port or usual_port
     says_nothing = host in ("", "localhost") or ":" in host or host.replace(".", "").isdigit()
     named = [host or scheme]
@@ -62,6 +66,11 @@ def _without_torn_password(url: str) -> str:
     if "@" in address and (";" in rest or (":" in authority and "@" in path)):
         rest = address.rpartition("@")[2]
     return f"{scheme}{slashes}{rest}"
+
+
+def _has_query_with_at(url: str) -> bool:
+    """Nobody can tell then where a password begins and ends: it may hold a question mark."""
+    return "@" in "".join(re.split("[?#]", url, maxsplit=1)[1:])
 
 
 def _as_name(text: str) -> str:

@@ -93,6 +93,10 @@ def texts_of_errors(connection):
 @example("12/hushhush", "amqp://user:{}@main//", str)
 @example("12?hushhush", "sqla+postgresql://user:{}@main/shop", str)
 @example("hushhush/x@hushhush", "sqla+postgresql://user:{}@main/shop", str)
+@example("hushhush@hushhush?hushhush", "redis://:{}@main:6379/0", str)
+@example("hushhush@hushhush#hushhush", "amqp://user:{}@main//", str)
+@example("hushhush/hushhush?hushhush", "amqp://user:{}@main//", str)
+@example("hushhush@hushhush/hushhush?hushhush", "amqp://user:{}@main//", str)
 def test_nothing_printed_of_a_connection_shows_a_password(password, form, write):
     url = form.format(write(password))
     spare = f"redis://:{write(password)}@spare:6379/0"
