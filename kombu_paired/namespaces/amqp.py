@@ -33,8 +33,8 @@ from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message, marked_maybe_duplicate
 from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, DeadLetter, Received, Receiver, Sender
 from kombu_paired.namespaces.driver import Driver
-from kombu_paired.namespaces.generic import Link, LinkReceiver, as_dead_letter, message_of, prepare
 from kombu_paired.namespaces.letting_go import letting_go
+from kombu_paired.namespaces.links import Link, LinkReceiver, as_dead_letter, message_of, prepare
 from kombu_paired.namespaces.sockets import TimelySocket
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from kombu_paired.message import Message
 from kombu_paired.namespaces import tls
 from kombu_paired.namespaces.base import BacklogDepth, Namespace, Receiver, Sender
 from kombu_paired.namespaces.drivers import driver_of
-from kombu_paired.namespaces.generic import KombuReceiver, KombuSender, Link
 from kombu_paired.namespaces.letting_go import letting_go
+from kombu_paired.namespaces.links import KombuReceiver, KombuSender, Link
 from kombu_paired.options import Classifier
 from kombu_paired.secrets import Secrets, without_secrets
 

@@ -32,8 +32,8 @@ from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import MAYBE_DUPLICATE, Message, marked_maybe_duplicate
 from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, DeadLetter, Received
-from kombu_paired.namespaces.generic import KombuSender, Link, LinkReceiver, as_dead_letter, prepare, publish
 from kombu_paired.namespaces.letting_go import letting_go
+from kombu_paired.namespaces.links import KombuSender, Link, LinkReceiver, as_dead_letter, prepare, publish
 from kombu_paired.namespaces.sockets import TimelySocket, look_up
 
 if TYPE_CHECKING:

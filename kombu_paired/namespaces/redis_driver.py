@@ -10,8 +10,8 @@ from kombu_paired.namespaces.base import Receiver, Sender
 from kombu_paired.namespaces.driver import Driver
 
 if TYPE_CHECKING:
-    from kombu_paired.namespaces.generic import Link
     from kombu_paired.namespaces.kombu import KombuNamespace
+    from kombu_paired.namespaces.links import Link
 
 __all__ = ("Redis", "RedisOverTLS", "Sentinel")
 

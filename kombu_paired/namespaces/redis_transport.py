@@ -37,7 +37,7 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
 from kombu_paired.namespaces.base import DeadLetter, Received
-from kombu_paired.namespaces.generic import as_dead_letter
+from kombu_paired.namespaces.links import as_dead_letter
 from kombu_paired.namespaces.redis import item_of_message, kind_of, message_of_item
 from kombu_paired.namespaces.redis_taking import (
     GIVE_BACK,

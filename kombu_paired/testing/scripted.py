@@ -44,7 +44,7 @@ from kombu_paired.namespaces.base import (
     Receiver,
     Sender,
 )
-from kombu_paired.namespaces.generic import as_dead_letter, message_of, prepare
+from kombu_paired.namespaces.links import as_dead_letter, message_of, prepare
 
 __all__ = (
     "AnswerLost",

@@ -11,8 +11,9 @@ from kombu.transport import TRANSPORT_ALIASES, get_transport_cls
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
 from kombu_paired.namespaces.drivers import DRIVERS, driver_named, driver_of, usual_transports
-from kombu_paired.namespaces.generic import Generic, KombuSender, Unknown
+from kombu_paired.namespaces.generic import Generic, Unknown
 from kombu_paired.namespaces.kombu import KombuNamespace, new_connection
+from kombu_paired.namespaces.links import KombuSender
 
 drivers = pytest.mark.parametrize("scheme", DRIVERS)
 

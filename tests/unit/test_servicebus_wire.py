@@ -18,7 +18,7 @@ from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
 
 from kombu_paired.message import Diversion, Message, diversion_of, from_backlog, to_backlog
-from kombu_paired.namespaces.generic import message_of, prepare
+from kombu_paired.namespaces.links import message_of, prepare
 from kombu_paired.namespaces.servicebus.sdk import body_length, encoded_size
 from kombu_paired.namespaces.servicebus.wire import (
     body_of,

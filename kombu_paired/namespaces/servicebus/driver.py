@@ -13,8 +13,8 @@ from kombu_paired.namespaces.naming import named_by_label
 from kombu_paired.namespaces.servicebus.address import Address
 
 if TYPE_CHECKING:
-    from kombu_paired.namespaces.generic import Link
     from kombu_paired.namespaces.kombu import KombuNamespace
+    from kombu_paired.namespaces.links import Link
 
 __all__ = ("ServiceBus",)
 

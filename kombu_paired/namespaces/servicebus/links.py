@@ -26,8 +26,8 @@ from kombu_paired.namespaces.base import (
     DeadLetter,
     Received,
 )
-from kombu_paired.namespaces.generic import KombuSender, Link, LinkReceiver, float_or_none, prepare
 from kombu_paired.namespaces.letting_go import letting_go
+from kombu_paired.namespaces.links import KombuSender, Link, LinkReceiver, float_or_none, prepare
 from kombu_paired.namespaces.servicebus import kinds
 from kombu_paired.namespaces.servicebus.names import is_backlog
 from kombu_paired.namespaces.servicebus.sdk import (

@@ -92,7 +92,7 @@ def test_a_connection_that_is_begun_too_late_is_an_outage(monkeypatch, scheme):
         time.sleep(max(timeout, 0) + 0.02)
         return step()
 
-    monkeypatch.setattr("kombu_paired.namespaces.generic.bounded", stalled)
+    monkeypatch.setattr("kombu_paired.namespaces.links.bounded", stalled)
     with peer(stay_silent) as port:
         sender = KombuNamespace("primary", [f"{scheme}://127.0.0.1:{port}"], {}, send_timeout=0.2).sender()
         with pytest.raises(NamespaceFailure) as caught:
