@@ -37,6 +37,7 @@ from kombu_paired.contrib.result_consumers import RedisLinks, RpcLinks
 from kombu_paired.contrib.result_server import PATIENCE, ResultServer, apart, server_for
 from kombu_paired.deadline import Deadline
 from kombu_paired.errors import MessageTooLarge, NamespaceFailure, NamespaceUnauthorized, ResultsUnavailable
+from kombu_paired.namespaces.drivers import DRIVERS
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.secrets import without_secrets
 from kombu_paired.transport import pairing_of
@@ -369,9 +370,7 @@ class _Redis(_KeyValue):
     """Redis, with or without Sentinel."""
 
     def means_outage(self, exc: BaseException) -> bool:
-        from kombu_paired.namespaces.redis import kind_of
-
-        kind = kind_of(exc)
+        kind = DRIVERS["redis"].kind_of(exc)
         return kind.counts if kind is not None else super().means_outage(exc)
 
     def ensure(self, fun: Callable[..., Any], args: Any, **policy: Any) -> Any:
