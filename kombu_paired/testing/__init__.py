@@ -17,13 +17,14 @@ It dies with this process, however this process ends (on Linux also when it is k
 from __future__ import annotations
 
 from kombu_paired.testing.base import Kind, LocalBroker
+from kombu_paired.testing.clocks import ManualClock
 from kombu_paired.testing.errors import BrokerFailed, BrokerMissing
 from kombu_paired.testing.local_brokers import local_broker, local_broker_missing
 from kombu_paired.testing.local_rabbitmq import LocalRabbitMQ
 from kombu_paired.testing.local_redis import LocalRedis
 from kombu_paired.testing.local_servicebus import LocalServiceBus
 from kombu_paired.testing.processes import HOST, descendants, free_port, process_state, spawn, stop_tree
-from kombu_paired.testing.scripted import ManualClock, ScriptedBroker
+from kombu_paired.testing.scripted import ScriptedBroker
 
 __all__ = (
     "HOST",

@@ -19,7 +19,8 @@ from kombu_paired.pairing import link_pool
 from kombu_paired.pairing.call import Call
 from kombu_paired.pairing.link_pool import Lent, LinkPool
 from kombu_paired.pairing.retrying import THROTTLE_WAITS, Patience, on_a_living_link
-from kombu_paired.testing.scripted import ManualClock, ScriptedBroker, ScriptedSender
+from kombu_paired.testing import ManualClock, ScriptedBroker
+from kombu_paired.testing.scripted import ScriptedSender
 from tests.unit.test_pairing import COUNTED, World
 
 OTHERS = [kind for kind in FailureKind if not kind.counts]

@@ -30,7 +30,8 @@ from kombu_paired.pairing import Pairing, stranded
 from kombu_paired.pairing.circuit import CircuitState
 from kombu_paired.pairing.reach import FRESH
 from kombu_paired.pairing.retrying import THROTTLE_WAITS
-from kombu_paired.testing.scripted import ManualClock, ScriptedBroker, ScriptedRefusal, ScriptedSender
+from kombu_paired.testing import ManualClock, ScriptedBroker
+from kombu_paired.testing.scripted import ScriptedRefusal, ScriptedSender
 
 COUNTED = [kind for kind in FailureKind if kind.counts]
 

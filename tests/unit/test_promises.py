@@ -23,7 +23,7 @@ from kombu_paired.message import MAYBE_DUPLICATE, Message
 from kombu_paired.namespaces.base import Sender
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing import Pairing
-from kombu_paired.testing.scripted import ScriptedBroker
+from kombu_paired.testing import ScriptedBroker
 
 greenlet = pytest.importorskip("greenlet")
 

@@ -20,7 +20,7 @@ from kombu_paired.pairing.circuit import CircuitState, Transition
 from kombu_paired.pairing.clocks import Clocks
 from kombu_paired.pairing.primary_route import PrimaryRoute
 from kombu_paired.pairing.teller import Teller
-from kombu_paired.testing.scripted import ManualClock, ScriptedBroker
+from kombu_paired.testing import ManualClock, ScriptedBroker
 from tests.unit.test_pairing import COUNTED
 
 ORDERS = Entity("", "orders")

@@ -17,7 +17,9 @@ from kombu_paired.message import Diversion, Message, marked_maybe_duplicate, to_
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing import Pairing
 from kombu_paired.syphon import MISSING_GRACE, Destinations, MessagePump
-from kombu_paired.testing.scripted import Asked, Clock, ManualClock, ScriptedBroker
+from kombu_paired.testing import ManualClock, ScriptedBroker
+from kombu_paired.testing.clocks import Clock
+from kombu_paired.testing.scripted import Asked
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 AWAY = [FailureKind.UNREACHABLE, FailureKind.TIMEOUT]
