@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import threading
 from types import SimpleNamespace
 
 import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
+from kombu.pools import connections, producers
 from kombu.transport.virtual.base import queue_declare_ok_t
 
 from kombu_paired import transport
@@ -532,6 +534,41 @@ def test_it_looks_like_the_primarys_own_transport(connection, primary):
     assert paired.implements == plain.implements
     assert (paired.driver_type, paired.driver_name) == (plain.driver_type, plain.driver_name)
     assert connection.as_uri() == f"paired+{primary.uri}"
+
+
+# -- who shares a pairing ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "another", [Connection.clone, lambda connection: pickle.loads(pickle.dumps(connection))], ids=["clone", "pickle"]
+)
+def test_a_clone_and_a_pickle_share_it_in_any_weather(connection, primary, secondary, another):
+    with another(connection) as other:
+        assert pairing_of(other) is pairing_of(connection)
+        publish(other.channel(), "1")
+        primary.go_away()
+        publish(other.channel(), "2")
+    assert [message.body for message in primary.stored + secondary.stored] == [b"1", b"2"]
+
+
+def test_so_do_connections_of_the_same_settings_and_no_others(connection, primary, secondary):
+    options = dict(connection.transport_options)
+    same = Connection(f"paired+{primary.uri}", transport_options={**options, "max_retries": 3})  # Celery's, of a call
+    other = Connection(f"paired+{primary.uri}", transport_options={**options, "primary_name": "another"})
+    assert pairing_of(same) is pairing_of(connection)
+    assert pairing_of(other) is not pairing_of(connection)
+    assert pairing_of(other).name == "another"
+
+
+def test_pools_of_kombus_send_in_any_weather(connection, primary, secondary):
+    with producers[connection].acquire(block=True) as producer:
+        producer.publish("1", routing_key="orders", declare=[Queue("orders")])
+    primary.go_away()
+    with connections[connection].acquire(block=True) as pooled:
+        publish(pooled.channel(), "2")
+    with producers[connection].acquire(block=True) as producer:
+        producer.publish("3", routing_key="orders", declare=[Queue("orders")])
+    assert [message.body for message in primary.stored + secondary.stored] == [b"1", b"2", b"3"]
 
 
 # -- forks ------------------------------------------------------------------------------------------------------------
