@@ -7,11 +7,12 @@ resolver of the operating system that hangs cannot be interrupted at all.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Hashable
 from time import monotonic
 from typing import Any, Generic, TypeVar
+
+from kombu_paired.process import at_fork
 
 __all__ = ("GivenUp", "bounded", "shared")
 
@@ -147,4 +148,4 @@ def _start_clean_after_fork() -> None:
     _shared.clear()  # their threads are the parent's
 
 
-os.register_at_fork(after_in_child=_start_clean_after_fork)
+at_fork(in_child=_start_clean_after_fork)

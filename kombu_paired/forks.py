@@ -10,12 +10,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from functools import cached_property
 from threading import RLock
 from typing import Any
+
+from kombu_paired.process import at_fork
 
 __all__ = ("importing",)
 
@@ -40,4 +41,4 @@ def _renew_locks() -> None:
             each.lock = RLock()
 
 
-os.register_at_fork(before=importing.acquire, after_in_parent=importing.release, after_in_child=_renew_locks)
+at_fork(before=importing.acquire, in_parent=importing.release, in_child=_renew_locks)

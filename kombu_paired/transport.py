@@ -39,7 +39,6 @@ import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from os import register_at_fork
 from typing import Any, Generic, TypeVar
 
 from kombu import Connection as KombuConnection
@@ -59,7 +58,8 @@ from kombu_paired.namespaces.kombu import KombuNamespace
 from kombu_paired.namespaces.letting_go import letting_go
 from kombu_paired.namespaces.urls import check_sides, default_primary_name, transport_class
 from kombu_paired.options import PairedNamespaceOptions
-from kombu_paired.pairing import Pairing, inherit, shared
+from kombu_paired.pairing import Pairing
+from kombu_paired.process import at_fork, inherit, shared
 from kombu_paired.publish_batch import PublishBatch
 from kombu_paired.secrets import shown_url, split_urls
 from kombu_paired.showing import PREFIX, teach_celery
@@ -761,4 +761,4 @@ def _inherit_connections() -> None:
         connection._end()
 
 
-register_at_fork(after_in_child=_inherit_connections)
+at_fork(in_child=_inherit_connections)

@@ -8,7 +8,6 @@ is wanted, and what was not subscribed to for a while is then read once, so that
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -21,6 +20,7 @@ from celery.exceptions import TimeoutError as CeleryTimeoutError
 
 from kombu_paired.contrib.result_server import ResultServer, apart
 from kombu_paired.errors import ResultsUnavailable
+from kombu_paired.process import at_fork
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -358,4 +358,4 @@ def _forget_links() -> None:
         consumer.forget_link()
 
 
-os.register_at_fork(after_in_child=_forget_links)
+at_fork(in_child=_forget_links)

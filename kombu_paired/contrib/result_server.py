@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextvars
 import logging
-import os
 import random
 import threading
 import time
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 from kombu_paired.bounded import bounded
 from kombu_paired.errors import ResultsUnavailable
 from kombu_paired.outage import Outage
+from kombu_paired.process import at_fork
 from kombu_paired.secrets import without_secrets_in_urls
 
 __all__ = ("PATIENCE", "ResultServer", "apart", "server_for")
@@ -149,4 +149,4 @@ def _start_clean_after_fork() -> None:
         server.forget()
 
 
-os.register_at_fork(after_in_child=_start_clean_after_fork)
+at_fork(in_child=_start_clean_after_fork)

@@ -6,7 +6,6 @@ times a second. No error of the journal reaches a sender: a disk that is full st
 
 from __future__ import annotations
 
-import atexit
 import gzip
 import itertools
 import logging
@@ -35,6 +34,7 @@ from kombu_paired.journal.format import (
     file_name,
     hour_named,
 )
+from kombu_paired.process import at_exit, at_fork
 from kombu_paired.secrets import without_secrets_in_urls
 
 __all__ = ("PER_MESSAGE", "Journal", "close_all", "keep", "kinds_of", "line_of")
@@ -485,5 +485,5 @@ def _start_clean_after_fork() -> None:
         journal.start_clean()
 
 
-os.register_at_fork(after_in_child=_start_clean_after_fork)
-atexit.register(close_all)
+at_fork(in_child=_start_clean_after_fork)
+at_exit(close_all)

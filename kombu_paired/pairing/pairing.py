@@ -5,8 +5,6 @@ All connections, channels and threads of a process share it, and with it what is
 
 from __future__ import annotations
 
-import atexit
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +30,7 @@ from kombu_paired.pairing.reach import Wait
 from kombu_paired.pairing.stranded import Stranded, StrandedMessages
 from kombu_paired.pairing.teller import Teller
 
-__all__ = ("Pairing", "inherit", "shared")
+__all__ = ("Pairing",)
 
 #: How often a call looks again at namespaces that have both failed it, while the one it tried first may be back.
 LOOKS = 2
@@ -419,42 +417,3 @@ class Pairing:
     def emit(self, kind: EventKind, **facts: Any) -> None:
         """Tell listeners of this pairing, and of all."""
         self._teller.emit(kind, **facts)
-
-
-_registry: dict[Any, Pairing] = {}
-_registry_lock = threading.Lock()
-#: What a child process inherited and must not touch: closing it would close the parent's connections.
-_inherited: list[Any] = []
-
-
-def shared(key: Any, make: Callable[[], Pairing]) -> Pairing:
-    """The pairing of this process for a key; made on first use, and again after a fork or when it was closed."""
-    pairing = _registry.get(key)
-    if pairing is not None and not pairing.closed:
-        return pairing
-    with _registry_lock:
-        pairing = _registry.get(key)
-        if pairing is None or pairing.closed:
-            pairing = _registry[key] = make()
-        return pairing
-
-
-def inherit(thing: Any) -> None:
-    """Keep something of the parent process alive and untouched in this child."""
-    _inherited.append(thing)
-
-
-def _start_clean_after_fork() -> None:
-    global _registry_lock
-    _registry_lock = threading.Lock()
-    _inherited.extend(_registry.values())
-    _registry.clear()
-
-
-def _close_all() -> None:
-    for pairing in list(_registry.values()):
-        pairing.close()
-
-
-os.register_at_fork(after_in_child=_start_clean_after_fork)
-atexit.register(_close_all)

@@ -20,8 +20,8 @@ HOUSE = Path(kombu_paired.__file__).parent
 FLOORS = [
     {
         "outage",
-        *("options", "errors", "secrets", "showing", "registration", "stopping", "bounded", "forks"),
-        *("interrupts", "message", "failures", "deadline", "declarations"),
+        *("options", "errors", "secrets", "showing", "registration", "stopping", "bounded"),
+        *("process", "forks", "interrupts", "message", "failures", "deadline", "declarations"),
         # The rules of the pairing are pure, too.
         *(f"pairing.{each}" for each in ("call", "circuit", "clocks", "doubts", "raising", "reach", "rotation")),
     },
