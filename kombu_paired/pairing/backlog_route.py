@@ -14,7 +14,7 @@ from kombu_paired.declarations import Declaration, DeclarationBook
 from kombu_paired.errors import ConfigurationError, MessageTooLarge, NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import BACKLOG_MARK, Diversion, Message, to_backlog
-from kombu_paired.namespaces.base import Namespace
+from kombu_paired.namespaces.base import Secondary
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing.call import Call
 from kombu_paired.pairing.clocks import Clocks
@@ -96,9 +96,11 @@ class BacklogRoute(Route):
         rotation: those of them that are usable; empty while the secondary has not been reached.
     """
 
+    namespace: Secondary
+
     def __init__(
         self,
-        namespace: Namespace,
+        namespace: Secondary,
         pairing: str,
         book: DeclarationBook,
         options: PairedNamespaceOptions,

@@ -17,7 +17,7 @@ from kombu_paired.errors import NamespaceFailure, PairingClosed
 from kombu_paired.events import EventKind, EventStream
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
-from kombu_paired.namespaces.base import Namespace
+from kombu_paired.namespaces.base import Primary, Secondary
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing.backlog_route import BacklogRoute
 from kombu_paired.pairing.call import MOMENT, Call, Calls
@@ -71,8 +71,8 @@ class Pairing:
         self,
         name: str,
         options: PairedNamespaceOptions,
-        primary: Namespace,
-        secondary: Namespace,
+        primary: Primary,
+        secondary: Secondary,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,

@@ -10,7 +10,7 @@ from kombu_paired.declarations import Declaration, DeclarationBook, Entity
 from kombu_paired.errors import MessageTooLarge, NamespaceFailure
 from kombu_paired.failures import FailureKind, Response
 from kombu_paired.message import LARGEST_GROWTH, Message, marked_maybe_duplicate
-from kombu_paired.namespaces.base import Namespace
+from kombu_paired.namespaces.base import Primary
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing.call import Call
 from kombu_paired.pairing.clocks import Clocks
@@ -63,9 +63,11 @@ class PrimaryRoute(Route):
         waits: hears of each wait for a busy primary before it begins.
     """
 
+    namespace: Primary
+
     def __init__(
         self,
-        namespace: Namespace,
+        namespace: Primary,
         book: DeclarationBook,
         options: PairedNamespaceOptions,
         clocks: Clocks,

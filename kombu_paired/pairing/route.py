@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
-from kombu_paired.namespaces.base import Namespace
+from kombu_paired.namespaces.base import Sends
 from kombu_paired.pairing.link_pool import LinkPool
 from kombu_paired.pairing.reach import NamespaceReach
 
@@ -19,7 +19,7 @@ class Route:
         reach: what the callers of the process know of that together.
     """
 
-    def __init__(self, namespace: Namespace, reach: NamespaceReach) -> None:
+    def __init__(self, namespace: Sends, reach: NamespaceReach) -> None:
         self.namespace = namespace
         self.reach = reach
         self.links = LinkPool(namespace.sender)
