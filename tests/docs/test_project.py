@@ -28,3 +28,12 @@ def test_the_changelog_begins_with_what_is_not_released_and_keeps_to_the_form():
 def test_the_words_are_the_same_for_users_and_for_the_code():
     for_users = section(DOCS / "how-it-works.md", "How it works").partition("The words")[2]
     assert table(for_users) == table(section(ARCHITECTURE, "The words"))
+
+
+def test_every_step_of_a_trip_is_in_its_file():
+    steps = re.findall(r"^ *([\w/]+\.py) +(?:(\w+)\.)?(\w+)", section(ARCHITECTURE, "The trip of a message"), re.M)
+    assert len(steps) > 20
+    for file, owner, name in steps:
+        source = (ROOT / "kombu_paired" / file).read_text()
+        assert f"def {name}(" in source, (file, name)
+        assert not owner or f"class {owner}" in source, (file, owner)
