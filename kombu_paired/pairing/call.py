@@ -84,8 +84,8 @@ class Calls:
         """A call for a message that waited here: nobody waits for it."""
         return Call(message, self._wall_clock(), Deadline(seconds, self._clock), maybe_stored)
 
-    def raises(self, call: Call) -> None:
-        """Its caller gets an error, and may send the message again: if this copy may be stored, that one is marked."""
+    def raised(self, call: Call) -> None:
+        """Its caller got an error, and may send the message again: if this copy may be stored, that one is marked."""
         if call.maybe_stored:
             self._doubts.add(call.message)
 

@@ -198,7 +198,7 @@ class Pairing:
         try:
             self._send(call)
         except Exception:
-            self._calls.raises(call)
+            self._calls.raised(call)
             raise
 
     def divert_stranded(self, message: Message, failure: NamespaceFailure) -> None:
@@ -329,8 +329,8 @@ class Pairing:
 
     def _store(self, call: Call, why: NamespaceFailure | None) -> NamespaceFailure | None:
         """Store it in the backlog; the failure if that is not possible now."""
-        first = call.primary is None
-        seconds = call.deadline.left if first else call.leaving_a_glance(self.options.send_timeout)
+        was_asked = call.primary is not None  # the primary, which may be back soon
+        seconds = call.leaving_a_glance(self.options.send_timeout) if was_asked else call.deadline.left
         stored = self._backlog_route.store(call, why, seconds)
         self._teller.stored(call, stored, why)
         if stored.too_large is not None:
