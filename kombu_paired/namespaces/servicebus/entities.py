@@ -16,7 +16,7 @@ from azure.core.exceptions import HttpResponseError, ResourceExistsError, Resour
 from kombu_paired.deadline import Deadline
 from kombu_paired.failures import FailureKind
 from kombu_paired.namespaces.servicebus.kinds import kind_of
-from kombu_paired.namespaces.servicebus.sdk import Clients, bounded, mark, was_let_in
+from kombu_paired.namespaces.servicebus.sdk import Clients, bounded
 
 __all__ = ("BACKLOG_PROPERTIES", "Entities", "ManagementUnavailable", "is_away")
 
@@ -52,12 +52,16 @@ class Entities:
         clients: how to reach it.
         lock_seconds: lock of the queues that are created for an application.
         known: paths that are known to exist, shared by all that look at this namespace.
+
+    Attributes:
+        was_let_in: the last call failed since the management is away alone: links to the namespace are let in.
     """
 
     def __init__(self, clients: Clients, lock_seconds: float, known: set[str]) -> None:
         self._clients = clients
         self._lock = timedelta(seconds=min(lock_seconds, LONGEST_LOCK))
         self._known = known
+        self.was_let_in = False
         self._has_warned = False
 
     # -- an application's ---------------------------------------------------------------------------------------
@@ -197,7 +201,7 @@ class Entities:
             link.open(timeout)
         except Exception as exc:
             logger.debug("neither could a link to %s be opened: %r", path, exc)
-            mark(why, let_in=was_let_in(exc) or not is_away(exc))
+            self.was_let_in = link.was_let_in or not is_away(exc)
             raise why from exc
         finally:
             link.close()
@@ -221,6 +225,7 @@ class Entities:
 
     def _ask(self, question: Callable[[Any], Answer], timeout: float) -> Answer:
         deadline = Deadline(timeout)
+        self.was_let_in = False
 
         def ask() -> Answer:
             with self._clients.administration(deadline.left) as admin:

@@ -35,7 +35,6 @@ from kombu_paired.namespaces.servicebus.sdk import (
     SenderLink,
     body_length,
     encoded_size,
-    was_let_in,
 )
 from kombu_paired.namespaces.servicebus.transport import Channel, Transport, Unrouted
 from kombu_paired.namespaces.servicebus.wire import is_ping, new_ping, received_backlog_message, to_backlog_form
@@ -239,8 +238,8 @@ class ServiceBusLink(Link):
         except Exception as exc:
             if self.namespace.kind_of(exc) is FailureKind.MISSING:
                 self.connection.entities.missing(target)
-            in_time = given >= ENOUGH * self.namespace.send_timeout
-            raise unreached(self.namespace, exc, whole_namespace=in_time and not was_let_in(exc)) from exc
+            is_outage = given >= ENOUGH * self.namespace.send_timeout and not self.connection.outgoing.was_let_in
+            raise unreached(self.namespace, exc, whole_namespace=is_outage) from exc
 
     def _ping(self, target: str, deadline: Deadline) -> None:
         def send(ping: AmqpAnnotatedMessage) -> None:
@@ -305,7 +304,7 @@ class ServiceBusSender(KombuSender):
                 self.link.bound(deadline.left)
                 answer = getattr(channel, declaration.operation)(**declaration.arguments)
         except Exception as exc:
-            raise unreached(self.namespace, exc, whole_namespace=not was_let_in(exc)) from exc
+            raise unreached(self.namespace, exc, whole_namespace=not self.link.connection.entities.was_let_in) from exc
         return answer
 
     def _require_fit(self, message: Message, outgoing: AmqpAnnotatedMessage, link: SenderLink) -> None:
@@ -449,7 +448,7 @@ class ServiceBusReceiver(LinkReceiver):
         try:
             self.link.open(timeout)
         except Exception as exc:
-            raise unreached(namespace, exc, whole_namespace=not was_let_in(exc)) from exc
+            raise unreached(namespace, exc, whole_namespace=not self.link.was_let_in) from exc
 
     def receive(self, limit: int, timeout: float) -> list[Received]:
         """One receive of the SDK, so one grant of credit, however long it waits."""

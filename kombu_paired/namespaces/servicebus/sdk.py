@@ -31,7 +31,7 @@ from kombu_paired.errors import ConfigurationError
 from kombu_paired.forks import importing
 from kombu_paired.namespaces.servicebus.address import Address
 
-__all__ = ("Clients", "ReceiverLink", "SenderLink", "body_length", "bounded", "encoded_size", "mark", "was_let_in")
+__all__ = ("Clients", "ReceiverLink", "SenderLink", "body_length", "bounded", "encoded_size")
 
 logger = logging.getLogger(__name__)
 
@@ -153,11 +153,15 @@ class _PlainTransport(RequestsTransport):  # type: ignore[misc]
 
 
 class _Link:
-    """A sender or receiver of the SDK. For one thread, but for :meth:`drop`."""
+    """A sender or receiver of the SDK. For one thread, but for :meth:`drop`.
+
+    Attributes:
+        was_let_in: it could not be opened although the service let us in: an entity is at fault, not the namespace.
+    """
 
     def __init__(self, make: Callable[[float], Any], path: str) -> None:
         self.path = path
-        self._let_in = False
+        self.was_let_in = False
         self._make = make
         self._raw: Any = None
         self._opening: Any = None
@@ -185,12 +189,12 @@ class _Link:
         try:
             bounded(connect, timeout, f"opening {self.path}", give_up=self._give_up_opening)
         except BaseException as exc:
-            mark(exc, let_in=self._let_in or _was_refused_as_link(exc))
+            self.was_let_in = self.was_let_in or _was_refused_as_link(exc)
             self.drop()
             raise
 
     def _give_up_opening(self) -> None:
-        self._let_in = _is_let_in(self._opening)
+        self.was_let_in = _is_let_in(self._opening)
         self.drop()
 
     def is_alive(self) -> bool:
@@ -358,16 +362,6 @@ class ReceiverLink(_Link):
         if raw is None:
             raise ServiceBusConnectionError(message=f"the link to {self.path} is closed")
         return raw
-
-
-def mark(exc: BaseException, *, let_in: bool) -> None:
-    """Note on an exception what :func:`was_let_in` says."""
-    exc.was_let_in = let_in  # type: ignore[attr-defined]
-
-
-def was_let_in(exc: BaseException) -> bool:
-    """Whether a link could not be opened although the service let us in: an entity is at fault, not the namespace."""
-    return bool(getattr(exc, "was_let_in", False))
 
 
 def bounded(call: Callable[[], Answer], timeout: float, what: str, give_up: Callable[[], None] | None = None) -> Answer:

@@ -60,7 +60,7 @@ from kombu_paired.namespaces.servicebus.entities import Entities, is_away
 from kombu_paired.namespaces.servicebus.fetching import Fetcher
 from kombu_paired.namespaces.servicebus.kinds import CHANNEL_ERRORS, CONNECTION_ERRORS, kind_of
 from kombu_paired.namespaces.servicebus.names import entity_name, subscription_name
-from kombu_paired.namespaces.servicebus.sdk import Clients, ReceiverLink, SenderLink, was_let_in
+from kombu_paired.namespaces.servicebus.sdk import Clients, ReceiverLink, SenderLink
 from kombu_paired.namespaces.servicebus.wire import from_envelope, is_ping, to_envelope
 from kombu_paired.secrets import without_secrets
 from kombu_paired.stopping import STOP_CHECK, worker_is_told_to_stop
@@ -95,9 +95,14 @@ class Unrouted(LookupError):
 
 
 class Outgoing:
-    """Open links that send, one per entity. For one thread at a time."""
+    """Open links that send, one per entity. For one thread at a time.
+
+    Attributes:
+        was_let_in: the last one that could not be opened was not, although the service let us in.
+    """
 
     def __init__(self, clients: Clients) -> None:
+        self.was_let_in = False
         self._clients = clients
         self._links: dict[str, SenderLink] = {}
 
@@ -113,8 +118,13 @@ class Outgoing:
             return link
         if link is not None:
             self.drop(entity)
+        self.was_let_in = False
         link = self._clients.sender(entity)
-        link.open(timeout)
+        try:
+            link.open(timeout)
+        except BaseException:
+            self.was_let_in = link.was_let_in
+            raise
         self._links[entity] = link
         return link
 
@@ -227,7 +237,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         try:
             yield
         except Exception as exc:
-            if not is_away(exc) or not was_let_in(exc):
+            if not is_away(exc) or not self.transport.entities.was_let_in:
                 raise
             log = logger.debug if what in self._told else logger.warning
             self._told.add(what)
@@ -540,7 +550,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         try:
             link.open(timeout)
         except ServiceBusError as exc:  # no such entity; or the right to listen alone, which is enough for a worker
-            if kind_of(exc) is FailureKind.TIMEOUT or not was_let_in(exc):
+            if kind_of(exc) is FailureKind.TIMEOUT or not link.was_let_in:
                 raise
         finally:
             link.drop()
