@@ -9,6 +9,7 @@
 ``entities``        what exists in a namespace: looked up, created, deleted
 ``fetching``        one receiver per consumed queue, which fetches ahead, renews locks and settles
 ``transport``       the Kombu transport
-``links``           the Namespace on it: senders, receivers, pings
+``links``           on it what a pairing needs: senders, receivers, pings
+``driver``          what the service can do for a pairing                            without the SDK until it is used
 ==================  ==================================================================================================
 """
