@@ -32,8 +32,6 @@ from kombu_paired.pairing.teller import Teller
 
 __all__ = ("Pairing",)
 
-#: How often a call looks again at namespaces that have both failed it, while the one it tried first may be back.
-LOOKS = 2
 #: Seconds that :meth:`Pairing.close` has for what is stranded.
 LAST_TRY = 0.7
 
@@ -302,16 +300,15 @@ class Pairing:
     def _divert(self, call: Call, failure: NamespaceFailure | None) -> None:
         """Send to a backlog queue, whichever takes it.
 
-        If none does, each namespace that was not tried just now is tried again before the caller hears of it.
+        If none does, each namespace that was not tried just now is tried again, while there is time, before the caller
+        hears of it.
 
         Arguments:
             failure: of the primary; None if it was not asked.
         """
         self._primary_route.require_room(call.message)
         last = self._store(call, failure)
-        for _ in range(LOOKS):
-            if last is None or not call.is_worth_a_try(call.primary, self._clock()):
-                break
+        while last is not None and call.is_worth_a_try(call.primary, self._clock()):
             again = self._primary_route.send(call, call.leaving_a_glance(self.options.send_timeout))
             if again is None:
                 self._failover.restore(call.message.entity, "by a message that it took")

@@ -294,6 +294,12 @@ pauses = st.lists(
     [[0.0]],
     3,
 )
+@example(  # the primary had come back while the call waited for a secondary that was busy
+    [Weather(0.3, "refused"), Weather(0.6, "ok"), Weather(1.3, "silent")],
+    [Weather(0.3, "silent"), Weather(1.0, "ok"), Weather(1.0, "refused"), Weather(5.0, "throttled")],
+    [[0.0]],
+    0,
+)
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_in_any_weather_the_promises_hold(
     primary: list[Weather], secondary: list[Weather], pauses: list[list[float]], failover_interval: float
