@@ -34,6 +34,10 @@ __all__ = ("Pairing",)
 
 #: Seconds that :meth:`Pairing.close` has for what is stranded.
 LAST_TRY = 0.7
+#: Seconds for which remote control is tried again on a primary that refuses: Kombu would for ever, once it is
+#: connected, and connecting in vain ends a plain one after so many (Celery's ``broker_connection_timeout``). And the
+#: most between two tries, which Kombu makes every second.
+REMOTE_CONTROL, BETWEEN_TRIES = 4.0, 2.0
 
 
 class _Lost(NamedTuple):
@@ -280,9 +284,20 @@ class Pairing:
             self._teller.remote_control_is_dropped(message, failure)
         elif silence is not None:
             raise not_diverted(self.primary.label, message.entity)
+        elif self.book.is_transient(message.exchange) and self._has_tried_for_long():
+            raise not_diverted(self.primary.label, message.entity) from failure.cause
         else:
             self._lost.last = _Lost(self._clock(), message.entity, failure)
             raise as_raised(failure) from failure.cause
+
+    def _has_tried_for_long(self) -> bool:
+        """Whether this thread has tried remote control in vain, again and again, for as long as it is worth."""
+        now = self._clock()
+        since, at = getattr(self._lost, "tries", (now, now))
+        if now - at > BETWEEN_TRIES:
+            since = now
+        self._lost.tries = (since, now)
+        return bool(now - since >= REMOTE_CONTROL)
 
     # -- diverting ----------------------------------------------------------------------------------------------
 

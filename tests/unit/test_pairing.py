@@ -323,6 +323,27 @@ def test_who_tries_a_transient_message_again_waits_for_it_or_not_at_all(world: W
     world.pairing.require_sendable()  # of another try
 
 
+def test_remote_control_is_tried_again_for_as_long_as_a_plain_connection_is(world: World) -> None:
+    """Kombu tries it again without end, every second, and its caller waits."""
+    world.pairing.declare("exchange_declare", {"exchange": "celery.pidbox", "type": "fanout", "durable": False})
+    failure = world.primary.failure(FailureKind.UNREACHABLE, whole_namespace=True)
+    world.primary.always = failure
+    broadcast = Message("{}", "celery.pidbox", "")
+    for _ in range(4):
+        with pytest.raises(ConnectionError) as caught:
+            world.pairing.send(broadcast)
+        assert caught.value is failure.cause
+        world.clock.sleep(1)
+    with pytest.raises(PrimaryUnavailable, match="worth nothing later"):
+        world.pairing.send(broadcast)
+    with pytest.raises(PrimaryUnavailable):
+        world.pairing.send(broadcast)  # and so does the next one, at once
+    world.clock.sleep(3)
+    with pytest.raises(ConnectionError) as caught:
+        world.pairing.send(broadcast)
+    assert caught.value is failure.cause
+
+
 @pytest.mark.parametrize("cost", [0.0, 5.0])
 def test_a_transient_message_goes_to_a_primary_that_is_back_whatever_is_known(world: World, cost: float) -> None:
     world.primary.cost = cost
