@@ -38,7 +38,7 @@ from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
 from kombu_paired.namespaces.base import DeadLetter, Received
 from kombu_paired.namespaces.links import as_dead_letter
-from kombu_paired.namespaces.redis import item_of_message, kind_of, message_of_item
+from kombu_paired.namespaces.redis import OneClient, item_of_message, kind_of, message_of_item
 from kombu_paired.namespaces.redis_taking import (
     GIVE_BACK,
     LEASE,
@@ -198,7 +198,7 @@ class Poller(redis.MultiChannelPoller):  # type: ignore[misc]
             channel.check_waits()
 
 
-class _TakesByScript(virtual.Channel):  # type: ignore[misc]
+class _TakesByScript(OneClient, virtual.Channel):  # type: ignore[misc]
     """What is different in a channel, with or without Sentinel.
 
     It *looks* with a script, on Kombu's own connection, while that finds messages and at least once a second. Then it
@@ -232,7 +232,6 @@ class _TakesByScript(virtual.Channel):  # type: ignore[misc]
         self._look_again = True  # for something may be there
         self._looked_at = self._kept_up_at = 0.0
         self._troubles: set[str] = set()  # what Redis refused when it was last asked
-        self._only_client: Any = None
         super().__init__(*args, **kwargs)
 
     def _get_client(self) -> Callable[..., Any]:
@@ -240,16 +239,6 @@ class _TakesByScript(virtual.Channel):  # type: ignore[misc]
         if self.global_keyprefix:
             return partial(PrefixedClient, global_keyprefix=self.global_keyprefix)
         return Client
-
-    def _create_client(self, asynchronous: bool = False) -> Any:
-        """One client for what is answered at once, where Kombu makes one for each command: its table of answers takes a
-        fifth of what a message costs. Those that wait for answers keep a connection, and so are apart.
-        """
-        if asynchronous:
-            return super()._create_client(asynchronous=True)
-        if self._only_client is None or self._only_client.connection_pool is not self.pool:
-            self._only_client = super()._create_client()
-        return self._only_client
 
     @contextmanager
     def upkeep(self, what: str) -> Iterator[None]:

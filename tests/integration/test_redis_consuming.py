@@ -259,6 +259,20 @@ def test_a_message_is_noted_until_it_is_acknowledged(primary, client, take, pref
     assert taker.messages[3].headers["redelivered"] is True
 
 
+def test_no_client_is_made_for_a_message(primary, client, take, monkeypatch):
+    """Kombu makes one for each acknowledgement, which takes as long as the rest of it."""
+    taker, made, make = take(), [], redis.Redis.__init__
+    with Connection(primary.url) as plain:
+        for number in range(4):
+            Producer(plain.channel()).publish(number, routing_key=QUEUE)
+    taker.wait_for(4)
+    monkeypatch.setattr(redis.Redis, "__init__", lambda self, **how: (made.append(self), make(self, **how))[1])
+    for message in taker.messages:
+        message.ack()
+    assert noted(client) == []
+    assert len(made) <= 1, "one for all, at the first"
+
+
 def test_a_message_that_came_while_the_consumer_waited_is_noted_too(primary, client, take):
     taker = take()
     waits(taker)
