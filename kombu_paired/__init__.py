@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kombu_paired.events import Event, EventKind
     from kombu_paired.failures import FailureKind
     from kombu_paired.health_check import Health, health
+    from kombu_paired.marks import maybe_duplicate, was_diverted
     from kombu_paired.options import PairedNamespaceOptions
     from kombu_paired.pairing import Pairing
     from kombu_paired.syphon import Syphon
@@ -52,8 +53,10 @@ __all__ = (
     "SyphonStep",
     "Transport",
     "health",
+    "maybe_duplicate",
     "pairing_of",
     "setup",
+    "was_diverted",
 )
 
 _ROOMS = {
@@ -71,6 +74,7 @@ _ROOMS = {
     "events": ("Event", "EventKind"),
     "failures": ("FailureKind",),
     "health_check": ("Health", "health"),
+    "marks": ("maybe_duplicate", "was_diverted"),
     "options": ("PairedNamespaceOptions",),
     "pairing": ("Pairing",),
     "syphon": ("Syphon",),

@@ -6,18 +6,94 @@ Connections that say the same share a pairing.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from kombu import Connection
+from kombu.transport import base
 
-from kombu_paired.options import KOMBU_RETRY_KEYS
-from kombu_paired.showing import PREFIX
+from kombu_paired.brokers.checking import check_sides, transport_class
+from kombu_paired.options import KOMBU_RETRY_KEYS, PairedNamespaceOptions
+from kombu_paired.urls import PREFIX, BrokerUrl
 
-__all__ = ("connect_arguments", "given_options", "pairing_key", "primary_urls")
+__all__ = ("ConnectionSettings", "connect_arguments", "given_options", "pairing_key", "primary_urls")
+
+Answer = TypeVar("Answer")
 
 #: Address of one node, and what else makes a pairing -> all addresses of the primary it belongs to.
 _primaries: dict[Any, list[str]] = {}
+
+
+class _found_once(Generic[Answer]):
+    """A ``cached_property`` without the lock that it has before Python 3.12, one for all instances of a process: a
+    thread that holds it while the process forks never lets go of it in the child.
+    """
+
+    def __init__(self, find: Callable[[Any], Answer]) -> None:
+        self._find = find
+        self.__doc__ = find.__doc__
+
+    def __get__(self, settings: ConnectionSettings, owner: object = None) -> Answer:
+        answer = settings.__dict__[self._find.__name__] = self._find(settings)
+        return answer
+
+
+class ConnectionSettings:
+    """What a connection says, each found when it is asked for the first time.
+
+    Attributes:
+        urls: the primary's addresses.
+    """
+
+    def __init__(self, client: Connection) -> None:
+        self._client = client
+        self.urls = primary_urls(client)
+
+    @_found_once
+    def driver(self) -> type[base.Transport]:
+        """The class of the primary's own transport."""
+        return transport_class("primary", self.urls[0])
+
+    @_found_once
+    def implements(self) -> Any:
+        """What the primary's own transport can do.
+
+        Where workers may stand in, it is asynchronous if that of the secondary is, too: a worker that reads in an event
+        loop would never hear of a transport that knows none.
+
+        Raises:
+            ConfigurationError: the settings make no sense.
+        """
+        options, found = self.options, self.driver.implements
+        if options.stand_in_after is None or not found.asynchronous:
+            return found
+        secondary = transport_class("secondary", BrokerUrl.all_in(options.secondary)[0].text)
+        return found if secondary.implements.asynchronous else found.extend(asynchronous=False)
+
+    @_found_once
+    def options(self) -> PairedNamespaceOptions:
+        """The settings of the pairing, found to make sense.
+
+        Raises:
+            ConfigurationError: they do not.
+        """
+        options = PairedNamespaceOptions.parse(self._given)
+        check_sides(self.urls, options)
+        return options
+
+    @_found_once
+    def key(self) -> tuple[Any, ...]:
+        """What connections of the same pairing have in common.
+
+        Raises:
+            ConfigurationError: the settings make no sense, so there is no pairing.
+        """
+        self.options  # noqa: B018
+        return pairing_key(self._client, self.urls, self._given)
+
+    @_found_once
+    def _given(self) -> Mapping[str, Any]:
+        return given_options(self._client, self.urls)
 
 
 def primary_urls(client: Connection) -> list[str]:

@@ -15,7 +15,15 @@ from kombu.utils.json import dumps, loads
 
 from kombu_paired.errors import MalformedBacklogMessage
 
-__all__ = ("Declaration", "DeclarationBook", "DeclarationKey", "Entity", "decode_declarations", "encode_declarations")
+__all__ = (
+    "Declaration",
+    "DeclarationBook",
+    "DeclarationKey",
+    "Entity",
+    "as_it_is",
+    "decode_declarations",
+    "encode_declarations",
+)
 
 #: The channel methods that declare, and the arguments that say how to answer rather than what to declare.
 OPERATIONS = frozenset({"exchange_declare", "queue_declare", "queue_bind", "exchange_bind"})
@@ -40,6 +48,11 @@ class Entity(NamedTuple):
         if not self.exchange:
             return self.routing_key
         return f"{self.exchange}/{self.routing_key}" if self.routing_key else self.exchange
+
+
+def as_it_is(entity: Entity) -> Entity:
+    """The entity whose health another one shares, on a broker where none does."""
+    return entity
 
 
 @dataclass(frozen=True)
@@ -134,6 +147,10 @@ class DeclarationBook:
         declared = self._exchanges.get(exchange)
         return declared is not None and declared.arguments.get("durable") is False
 
+    def exchange(self, name: str) -> Declaration | None:
+        """How an exchange was declared."""
+        return self._exchanges.get(name)
+
     def forget_queue(self, name: str) -> None:
         """It was deleted on purpose: nobody may declare it again for the application."""
         with self._lock:
@@ -169,6 +186,46 @@ class DeclarationBook:
         with self._lock:
             bindings = [each for of_one in self._bindings.values() for each in of_one.values()]
             return [*self._exchanges.values(), *self._queues.values(), *bindings]
+
+    def queue_of(self, entity: Entity) -> Entity:
+        """The one queue to which an exchange leads all messages of a routing key; else the entity as it is."""
+        exchange, routing_key = entity
+        declared = self._exchanges.get(exchange) if exchange else None
+        if declared is None or (declared.arguments.get("type") or "direct") != "direct":
+            return entity
+        with self._lock:
+            bindings = [
+                each for each in self._bindings.get(exchange, {}).values() if _routing_key_of(each) == routing_key
+            ]
+        ends = {(each.operation, each.name) for each in bindings}
+        if len(ends) != 1:
+            return entity
+        [(operation, name)] = ends
+        return Entity("", name) if operation == "queue_bind" else entity
+
+    def queues_for(self, entity: Entity) -> list[str]:
+        """The queues that a message to an entity goes to, as far as it is known here what is bound to what."""
+        found: dict[str, None] = {}
+        with self._lock:
+            self._follow(entity, found, set())
+        return list(found)
+
+    def _follow(self, entity: Entity, found: dict[str, None], seen: set[Entity]) -> None:
+        exchange, routing_key = entity
+        if entity in seen:  # exchanges may be bound in a circle
+            return
+        seen.add(entity)
+        if not exchange:
+            found[routing_key] = None
+            return
+        declared = self._exchanges.get(exchange)
+        type = "direct" if declared is None else str(declared.arguments.get("type") or "direct")
+        for binding in self._bindings.get(exchange, {}).values():
+            if _leads_on(type, _routing_key_of(binding), routing_key):
+                is_queue = binding.operation == "queue_bind"
+                self._follow(
+                    Entity("" if is_queue else binding.name, binding.name if is_queue else routing_key), found, seen
+                )
 
     def for_entity(self, entity: Entity) -> list[Declaration]:
         """What has to exist for a message to this entity to arrive, in the order in which to declare it."""
@@ -216,6 +273,24 @@ class DeclarationBook:
                 is_of_use = True
         known[entity] = is_of_use
         return is_of_use
+
+
+def _leads_on(type: str, bound: str, routing_key: str) -> bool:
+    """Whether an exchange of a type sends a message over a binding. What a headers exchange does is not known here."""
+    if type == "fanout":
+        return True
+    if type == "direct":
+        return bound == routing_key
+    return type == "topic" and _matches(bound.split("."), routing_key.split("."))
+
+
+def _matches(pattern: list[str], words: list[str]) -> bool:
+    """AMQP 0-9-1: ``*`` is one word, ``#`` any number of them."""
+    if not pattern:
+        return not words
+    if pattern[0] == "#":
+        return any(_matches(pattern[1:], words[skipped:]) for skipped in range(len(words) + 1))
+    return bool(words) and pattern[0] in ("*", words[0]) and _matches(pattern[1:], words[1:])
 
 
 def _source_of(binding: Declaration) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from kombu.transport import base
 
-from kombu_paired.namespaces.drivers import usual_transports
+from kombu_paired.brokers.drivers import usual_transports
 
 __all__ = ("DriverErrors", "note_driver")
 
@@ -46,7 +46,7 @@ class DriverErrors:
         self._name = name
 
     def __get__(self, transport: Any, transport_class: type | None = None) -> ErrorTuple:
-        drivers: Iterable[Any] = (*usual_transports(), *_in_use) if transport is None else (transport._driver,)
+        drivers: Iterable[Any] = (*usual_transports(), *_in_use) if transport is None else (transport.settings.driver,)
         found: dict[type[BaseException], None] = {}
         for driver in drivers:
             found.update(dict.fromkeys(self._of_driver(driver)))

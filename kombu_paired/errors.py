@@ -84,6 +84,7 @@ class NamespaceFailure(PairedError):
         maybe_stored: the broker may have stored the message (the request was under way when it failed).
         whole_namespace: the namespace could not be reached at all, so every entity in it shares the failure.
         advice: what to do about it, where that is known; also the end of the text.
+        wait: seconds for which a broker that is busy asks to be left in peace; None if it does not say.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class NamespaceFailure(PairedError):
         maybe_stored: bool = False,
         whole_namespace: bool = False,
         advice: str = "",
+        wait: float | None = None,
     ) -> None:
         self.detail = f"{type(cause).__name__}: {cause}"
         text = f"{namespace}: {kind.value}: {self.detail}"
@@ -105,13 +107,19 @@ class NamespaceFailure(PairedError):
         self.maybe_stored = maybe_stored
         self.whole_namespace = whole_namespace
         self.advice = advice
+        self.wait = wait
 
     def of_nothing_stored(self) -> NamespaceFailure:
         """The same failure as it concerns a message that was never sent: it is certainly not stored."""
         if not self.maybe_stored:
             return self
         return NamespaceFailure(
-            self.kind, self.namespace, self.cause, whole_namespace=self.whole_namespace, advice=self.advice
+            self.kind,
+            self.namespace,
+            self.cause,
+            whole_namespace=self.whole_namespace,
+            advice=self.advice,
+            wait=self.wait,
         )
 
 

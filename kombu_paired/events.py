@@ -9,10 +9,11 @@ from __future__ import annotations
 import enum
 import logging
 import threading
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-__all__ = ("Event", "EventKind", "EventStream", "Listener", "everywhere")
+__all__ = ("Event", "EventKind", "EventStream", "Listener", "Meter", "everywhere")
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,9 @@ class EventKind(enum.Enum):
     SYPHON_STOPPED = "syphon_stopped"
     CLOSED = "closed"
     FAULTED = "faulted"
+    STANDING_IN = "standing_in"
+    CAME_HOME = "came_home"
+    HANDED_OUT = "handed_out"
     JOURNAL_TRIMMED = "journal_trimmed"
 
     __hash__ = object.__hash__  # an enum's own is a Python function, and every send looks for listeners
@@ -55,13 +59,15 @@ class Event:
         pairing: the primary's name.
         entity: the entity's path, or the backlog queue's name for events of the rotation and the syphon.
         message_id: of the message, where there is one.
-        route: ``primary`` or ``backlog/<i>``.
+        route: ``primary``, ``backlog/<i>``, or ``stand-in``: from a stand-in queue.
         size: bytes of the message.
         failure: the :class:`~kombu_paired.failures.FailureKind`'s value.
         seconds: how long the step took.
         first_attempt: when the application sent the message (seconds since 1970, UTC).
         maybe_duplicate: the primary may have stored the message besides.
         detail: a sentence without secrets.
+        began: when the syphon began to send it (seconds since 1970, UTC); of ``syphoned`` alone.
+        headers: the application's, of what left the backlog; not to be changed, nor to be shown.
     """
 
     kind: EventKind
@@ -76,17 +82,26 @@ class Event:
     first_attempt: float | None = None
     maybe_duplicate: bool = False
     detail: str = ""
+    began: float | None = field(default=None, compare=False)
+    headers: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
 
 Listener = Callable[[Event], None]
+#: Is told the name of a pairing, and how many seconds a send took.
+Meter = Callable[[str, float], None]
 
 
 class EventStream:
-    """Hands events to listeners, in the thread in which they happen."""
+    """Hands events to listeners, in the thread in which they happen.
+
+    Attributes:
+        meters: see :meth:`measure`.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: dict[EventKind, tuple[Listener, ...]] = {}
+        self.meters: tuple[Meter, ...] = ()
 
     def listen(self, listener: Listener, kinds: Collection[EventKind] = tuple(EventKind)) -> None:
         """Call ``listener`` with every event of these kinds; listening twice changes nothing."""
@@ -95,6 +110,27 @@ class EventStream:
                 present = self._listeners.get(kind, ())
                 if listener not in present:
                     self._listeners[kind] = (*present, listener)
+
+    def measure(self, meter: Meter) -> None:
+        """Call ``meter`` with each message that a primary took, for which no event need be built: that is the healthy
+        path, and an event costs more than to count one. Measuring twice changes nothing.
+        """
+        with self._lock:
+            if meter not in self.meters:
+                self.meters = (*self.meters, meter)
+
+    def end_measuring(self, meter: Meter) -> None:
+        """Stop calling ``meter``."""
+        with self._lock:
+            self.meters = tuple(each for each in self.meters if each != meter)
+
+    def measured(self, pairing: str, seconds: float) -> None:
+        """Tell the meters. An error of one is logged and goes no further, as a listener's."""
+        for meter in self.meters:
+            try:
+                meter(pairing, seconds)
+            except Exception:
+                logger.exception("a meter of sends failed: %r", meter)
 
     def silence(self, listener: Listener) -> None:
         """Stop calling ``listener``."""

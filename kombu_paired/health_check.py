@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from kombu_paired.brokers.roles import Probes
 from kombu_paired.errors import NamespaceFailure
-from kombu_paired.namespaces.base import Probes
 from kombu_paired.pairing import Pairing
 from kombu_paired.transport import pairing_of
 
@@ -38,22 +38,25 @@ class Health:
     Attributes:
         pairing: its name.
         primary, secondary: the two sides, asked just now.
-        entities: those that are not healthy for senders of this process: name -> ``suspect`` or ``failed_over``.
+        entities: those that are not healthy for senders of this process: name -> ``suspect``, ``failed_over`` or
+            ``isolated``.
+        isolated: what operators have left alone: name -> since when (seconds since 1970, UTC).
     """
 
     pairing: str
     primary: NamespaceHealth
     secondary: NamespaceHealth
     entities: Mapping[str, str] = field(default_factory=dict)
+    isolated: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """Both sides can be reached and every entity is healthy."""
-        return self.primary.reachable and self.secondary.reachable and not self.entities
+        """Both sides can be reached, every entity is healthy, and none is left alone."""
+        return self.primary.reachable and self.secondary.reachable and not self.entities and not self.isolated
 
     @property
     def accepts_work(self) -> bool:
-        """A message would be taken by one side or the other: ``delay()`` returns."""
+        """A message would be taken by one side or the other, so that ``delay()`` returns."""
         return self.primary.reachable or self.secondary.reachable
 
     def as_dict(self) -> dict[str, Any]:
@@ -84,7 +87,7 @@ def _health_of(pairing: Pairing) -> Health:
     questions = [_Question(namespace, timeout) for namespace in (pairing.primary, pairing.secondary)]
     primary, secondary = [question.answer(deadline - time.monotonic()) for question in questions]
     entities = {entity.path: state.value for entity, state in pairing.circuits.states().items()}
-    return Health(pairing.name, primary, secondary, entities)
+    return Health(pairing.name, primary, secondary, entities, dict(pairing.isolation.now.notices))
 
 
 class _Question:

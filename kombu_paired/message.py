@@ -22,11 +22,13 @@ from kombu_paired.errors import ExpiredInBacklog, MalformedBacklogMessage, Messa
 __all__ = (
     "BACKLOG_MARK",
     "LARGEST_GROWTH",
+    "ONCE",
     "Diversion",
     "Message",
     "diversion_of",
     "from_backlog",
     "marked_maybe_duplicate",
+    "readdressed",
     "to_backlog",
 )
 
@@ -47,6 +49,8 @@ DIVERTED_BY = "x-paired-diverted-by"
 DIVERTED_FOR = "x-paired-diverted-for"
 MAYBE_DUPLICATE = "x-paired-maybe-duplicate"
 DECLARE = "x-paired-declare"
+#: A header of a message of which one copy is enough, however often it is sent; its value is its copies' alone.
+ONCE = "x-paired-once"
 #: A header of the application's own that has one of our names is kept under this prefix.
 KEPT = "x-paired-kept-"
 
@@ -116,6 +120,15 @@ class Message:
         found = self.properties.get("message_id") or self.headers.get("id")
         found = found or self.properties.get("correlation_id")
         return str(found) if found else None
+
+    @property
+    def once(self) -> str | None:
+        """What its copies have in common, and no other message, if one of them is enough; else None.
+
+        A task's retry is another message, which has its id, and its headers but for the number of retries.
+        """
+        token = self.headers.get(ONCE)
+        return f"{token}:{self.message_id}:{self.headers.get('retries') or 0}" if token else None
 
     @property
     def size(self) -> int:
@@ -234,6 +247,20 @@ def from_backlog(stored: Message, now: float) -> Message:
         properties=properties,
         mandatory=MANDATORY in headers,
     )
+
+
+def readdressed(stored: Message, queue: str, only: str | None = None) -> Message:
+    """A message of the backlog, addressed to another queue of the secondary.
+
+    Arguments:
+        queue: that queue's name.
+        only: the queue at home that it goes to from now on, and not to whatever its exchange leads to: there are copies
+            for the others. None leaves its destination as it is.
+    """
+    headers = stored.headers
+    if only is not None:
+        headers = {**headers, PATH: only, EXCHANGE: "", ROUTING_KEY: only}
+    return replace(stored, exchange="", routing_key=queue, headers=headers, mandatory=True)
 
 
 def marked_maybe_duplicate(message: Message) -> Message:

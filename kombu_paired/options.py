@@ -6,20 +6,19 @@ in Django's settings. Durations are seconds; a :class:`~datetime.timedelta` is a
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import timedelta
 from typing import Any, cast
 
 from kombu.utils.imports import symbol_by_name
 
+from kombu_paired.connection_strings import as_url
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.failures import FailureKind
-from kombu_paired.secrets import split_urls, without_secrets
+from kombu_paired.parsing import count, flag, mapping, nearest, optional, rate, seconds
+from kombu_paired.secrets import without_secrets
+from kombu_paired.urls import BrokerUrl
 
 __all__ = ("PairedNamespaceOptions",)
 
@@ -60,15 +59,13 @@ BROKER_KEYS = frozenset(
 
 Classifier = Callable[[BaseException], "FailureKind | None"]
 
-_IS_PAIRED = re.compile(r"paired(\+|://)", re.IGNORECASE)
-
 
 @dataclass(frozen=True)
 class PairedNamespaceOptions:
     """The settings of one pairing.
 
     Attributes:
-        secondary: Kombu URL of the secondary namespace. Required.
+        secondary: Kombu URL of the secondary namespace, or a connection string of Service Bus. Required.
         primary_options, secondary_options: transport options of each side, passed on untouched.
         primary_name: names the backlog queues; by default made from the primary's URL.
         backlog_queue_count: backlog queues to use, at least 1.
@@ -76,13 +73,17 @@ class PairedNamespaceOptions:
         failover_interval: seconds an entity may fail, with no success in between, before it is failed over; 0 to 3600.
         ping_interval: seconds between two pings of a failed-over entity; 1 to 1800.
         send_timeout: seconds that one send may take on one namespace; more than 0.
-        enable_syphon: run a syphon in this process. The worker bootstep turns it on by itself.
+        enable_syphon: run a syphon in this process. None does where no other machine can, with a spool. The worker
+            bootstep runs one whatever this says.
         syphon_poll: seconds of one long poll of a backlog queue; more than 0.
+        syphon_rate: messages per second that a process moves home at most, at least 1; None leaves it to the primary.
         divert_while_suspect: divert what fails before the failover too; False raises the failure to the caller.
         create_backlog_queues: create the missing ones; False for users without the right to.
         throttle_wait: seconds to wait when a namespace says it is busy.
         backlog_retry_interval: seconds for which a failing backlog queue is left alone.
         close_timeout: seconds the syphon lets a namespace be away alone before it faults the other one.
+        stand_in_after: seconds without the primary after which a worker consumes from the secondary; more than 0. None
+            never does.
         allow_unsafe_secondary: accept a secondary that forgets messages whose consumer is killed.
         classify_failure: ``exception -> FailureKind or None``, or its import path, asked before the built-in tables.
         journal: a folder to write events to; None writes nothing.
@@ -98,13 +99,15 @@ class PairedNamespaceOptions:
     failover_interval: float = 10.0
     ping_interval: float = 60.0
     send_timeout: float = 10.0
-    enable_syphon: bool = False
+    enable_syphon: bool | None = None
     syphon_poll: float = 900.0
+    syphon_rate: float | None = None
     divert_while_suspect: bool = True
     create_backlog_queues: bool = True
     throttle_wait: float = 10.0
     backlog_retry_interval: float = 60.0
     close_timeout: float = 5.0
+    stand_in_after: float | None = None
     allow_unsafe_secondary: bool = False
     classify_failure: Classifier | None = None
     journal: str | None = None
@@ -144,56 +147,18 @@ def _unknown(key: object, known: set[str]) -> str:
             f"broker_transport_options = {{'secondary': …, 'primary_options': {{{key!r}: …}}}}; what the secondary is "
             "to get, too, goes into 'secondary_options'"
         )
-    nearest = difflib.get_close_matches(str(key), sorted(known), n=1, cutoff=0.6)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known options: {', '.join(sorted(known))}."
     return (
-        f"unknown option {key!r}: {hint} Options of the brokers themselves go into 'primary_options' and "
-        "'secondary_options'."
+        f"unknown option {key!r}: {nearest(key, known)} Options of the brokers themselves go into 'primary_options' "
+        "and 'secondary_options'."
     )
 
 
 def _url(key: str, value: Any) -> str:
+    value = as_url(value) if isinstance(value, str) else value
     if not isinstance(value, str) or "://" not in value:
         raise ConfigurationError(f"option {key!r} must be a Kombu URL like 'amqp://spare-broker//'")
-    if any(_IS_PAIRED.match(each) for each in split_urls(value)):
+    if any(each.is_paired for each in BrokerUrl.all_in(value)):
         raise ConfigurationError(f"option {key!r} must be a plain Kombu URL, without 'paired+'")
-    return value
-
-
-def _mapping(key: str, value: Any) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ConfigurationError(f"option {key!r} must be a dict of transport options, not {type(value).__name__}")
-    return value
-
-
-def _seconds(low: float, high: float | None = None, *, above: bool = False) -> Callable[[str, Any], float]:
-    highest = threading.TIMEOUT_MAX if high is None else high
-    bounds = f"more than {low:g}" if above else f"{low:g} to {high:g}" if high is not None else f"at least {low:g}"
-
-    def parse(key: str, value: Any) -> float:
-        if isinstance(value, timedelta):
-            value = value.total_seconds()
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigurationError(f"option {key!r} must be seconds ({bounds}) or a timedelta, not {value!r}")
-        inside = (value > low if above else value >= low) and value <= highest  # never so for NaN
-        if not inside:
-            raise ConfigurationError(f"option {key!r} must be {bounds} seconds, not {value!r}")
-        return float(value)
-
-    return parse
-
-
-def _count(key: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigurationError(f"option {key!r} must be a whole number, at least 1, not {value!r}")
-    return value
-
-
-def _flag(key: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"option {key!r} must be True or False, not {value!r}")
     return value
 
 
@@ -201,6 +166,10 @@ def _text_or_none(key: str, value: Any) -> str | None:
     if value is not None and (not isinstance(value, str) or not value):
         raise ConfigurationError(f"option {key!r} must be a text or None, not {value!r}")
     return value
+
+
+def _or_none(parse: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    return lambda key, value: None if value is None else parse(key, value)
 
 
 def _queue_type(key: str, value: Any) -> str | None:
@@ -235,22 +204,24 @@ def _classifier(key: str, value: Any) -> Classifier | None:
 
 _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "secondary": _url,
-    "primary_options": _mapping,
-    "secondary_options": _mapping,
+    "primary_options": mapping("transport options"),
+    "secondary_options": mapping("transport options"),
     "primary_name": _text_or_none,
-    "backlog_queue_count": _count,
+    "backlog_queue_count": count(),
     "backlog_queue_type": _queue_type,
-    "failover_interval": _seconds(0, 3600),
-    "ping_interval": _seconds(1, 1800),
-    "send_timeout": _seconds(0, above=True),
-    "enable_syphon": _flag,
-    "syphon_poll": _seconds(0, above=True),
-    "divert_while_suspect": _flag,
-    "create_backlog_queues": _flag,
-    "throttle_wait": _seconds(0),
-    "backlog_retry_interval": _seconds(0),
-    "close_timeout": _seconds(0),
-    "allow_unsafe_secondary": _flag,
+    "failover_interval": seconds(0, 3600),
+    "ping_interval": seconds(1, 1800),
+    "send_timeout": seconds(0, above=True),
+    "enable_syphon": optional(flag),
+    "syphon_poll": seconds(0, above=True),
+    "syphon_rate": optional(rate(1)),
+    "divert_while_suspect": flag,
+    "create_backlog_queues": flag,
+    "throttle_wait": seconds(0),
+    "backlog_retry_interval": seconds(0),
+    "close_timeout": seconds(0),
+    "stand_in_after": _or_none(seconds(0, above=True)),
+    "allow_unsafe_secondary": flag,
     "classify_failure": _classifier,
     "journal": _folder,
     "journal_level": _level,

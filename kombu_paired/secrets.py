@@ -14,28 +14,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, unquote_plus
 
+from kombu_paired.connection_strings import connection_string_in, parts_of
+from kombu_paired.urls import MASK, BrokerUrl
+
 __all__ = (
-    "MASK",
     "NO_SECRETS",
     "Secrets",
     "shown_options",
     "shown_url",
-    "split_urls",
     "without_secrets",
     "without_secrets_in_urls",
 )
 
-#: Stands where a secret was; Kombu's own.
-MASK = "**"
 #: A shorter one would be found in half of all words.
 SHORTEST = 4
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*://)?(.*)", re.DOTALL)
-#: What parts a URL from the next one, where there are several.
-_NEXT_URL = re.compile(r";(?=[A-Za-z][A-Za-z0-9+.\-]*://)")
-#: Hosts with ports, up to the path. Anything else before the path may be the first half of a torn password.
-_PLACE = r"(?:[\w.\-~]*|\[[\w:.%]+\])(?::\d*)?"
-_PLACES = re.compile(rf"{_PLACE}(?:,{_PLACE})*(?:/|\Z)")
 _URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://\S+")
 _END_OF_SENTENCE = re.compile(r"[)\]}>'\",.:;]*$")
 #: Where passwords may break when somebody takes one for a part of a URL.
@@ -51,30 +44,15 @@ _ASSIGNED = re.compile(
 )
 
 
-def split_urls(url: str) -> list[str]:
-    """The addresses in a URL of several (``amqp://a//;amqp://b//``), as Kombu splits it."""
-    return _NEXT_URL.split(url)
-
-
 def without_secrets(url: str, mask: str = MASK) -> str:
     """A broker URL, or several, as may be shown: without passwords and queries. Never raises, whatever is in it."""
-    return ";".join(_masked(each, mask) for each in _NEXT_URL.split(url))
-
-
-def _masked(url: str, mask: str) -> str:
-    scheme, rest = _SCHEME.fullmatch(url).groups("")  # type: ignore[union-attr]
-    address, *query = re.split("[?#]", rest, maxsplit=1)
-    credentials, at, place = address.rpartition("@")
-    if ";" in rest or "@" in "".join(query) or (at and not scheme) or not (at or _PLACES.match(place)):
-        return f"{scheme}{mask}"  # nobody can tell where a password begins and ends
-    user, colon, _ = credentials.partition(":")
-    return f"{scheme}{user}{':' + mask if colon else ''}{at}{place}"
+    return ";".join(each.shown(mask) for each in BrokerUrl.all_in(url))
 
 
 def shown_url(url: str, alternates: Iterable[object] | None, mask: str = MASK) -> str:
     """One of the URLs that Kombu made of a text at every ``;``: if one of those was a password's, little is shown."""
     if any("://" not in str(each) for each in alternates or ()):
-        return f"{url.partition('://')[0]}://{mask}" if "://" in url else mask
+        return f"{BrokerUrl(url).legal_scheme}{mask}"
     return without_secrets(url, mask)
 
 
@@ -88,7 +66,7 @@ def without_secrets_in_urls(text: str) -> str:
         end = _END_OF_SENTENCE.search(url).start()  # type: ignore[union-attr]
         return without_secrets(url[:end]) + url[end:]
 
-    return _URL_IN_TEXT.sub(shown, text)
+    return _ASSIGNED.sub(rf"\1={MASK}", _URL_IN_TEXT.sub(shown, text))
 
 
 def shown_options(options: Mapping[str, Any], mask: str = MASK) -> dict[str, Any]:
@@ -192,8 +170,12 @@ NO_SECRETS = Secrets()
 
 def _in_url(url: str) -> Iterator[str]:
     """What may be a secret in a URL, whoever reads it."""
-    for each in _NEXT_URL.split(url):
-        rest = each.partition("://")[2] or each
+    connection_string = connection_string_in(url)
+    if connection_string is not None:
+        yield from _in_parts(parts_of(connection_string))
+        return
+    for each in BrokerUrl.all_in(url):
+        rest = each.rest or each.text
         credentials, at, _ = rest.rpartition("@")
         password = credentials.partition(":")[2]
         if at and password:
@@ -203,6 +185,18 @@ def _in_url(url: str) -> Iterator[str]:
         for name, value in parse_qsl(rest.rpartition("?")[2]):
             if _SECRET_NAME.match(name):
                 yield value
+
+
+def _in_parts(parts: Mapping[str, str]) -> Iterator[str]:
+    """What is a secret in a connection string: all but who and where."""
+    for name, value in parts.items():
+        if name not in ("endpoint", "sharedaccesskeyname", "entitypath", "usedevelopmentemulator"):
+            yield value
+            yield from _signatures(value)
+
+
+def _signatures(value: str) -> Iterator[str]:
+    yield from (part[4:] for part in value.split("&") if part.startswith("sig="))
 
 
 def _in_options(key: object, value: Any) -> Iterator[str]:
@@ -218,6 +212,7 @@ def _in_options(key: object, value: Any) -> Iterator[str]:
     elif isinstance(value, str):
         if key is not None:
             yield value
+            yield from _signatures(value)
         elif "://" in value:
             yield from _in_url(value)
 

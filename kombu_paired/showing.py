@@ -13,12 +13,11 @@ from typing import Any
 from kombu import Connection
 from kombu.utils.url import url_to_parts
 
-from kombu_paired.secrets import MASK, shown_options, shown_url, without_secrets
+from kombu_paired.secrets import shown_options, shown_url, without_secrets
+from kombu_paired.urls import MASK, PREFIX
 
-__all__ = ("PREFIX", "teach_celery", "teach_kombu")
+__all__ = ("teach_celery", "teach_kombu")
 
-#: Of a paired URL.
-PREFIX = "paired+"
 #: What Celery itself writes in the place of a secret.
 CELERYS_MASK = "********"
 
@@ -64,7 +63,7 @@ def teach_kombu() -> None:
 def _is_paired(connection: Connection) -> bool:
     transport = connection.transport_cls
     if isinstance(transport, type):
-        return transport.__module__ == "kombu_paired.transport"
+        return transport.__module__ == "kombu_paired.transport.transport"
     return transport in ("paired", "kombu_paired.transport:Transport", "kombu_paired.transport.Transport")
 
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 import sys
 import time
 
-__all__ = ("STOP_CHECK", "is_worker_itself", "sleep_unless_worker_stops", "worker_is_told_to_stop")
+__all__ = (
+    "STOP_CHECK",
+    "is_worker_itself",
+    "seconds_since_wait",
+    "sleep_unless_worker_stops",
+    "tags_that_run",
+    "worker_is_told_to_stop",
+)
 
 #: Seconds between two looks.
 STOP_CHECK = 0.2
+
+_waited_at = float("-inf")
 
 
 def worker_is_told_to_stop() -> bool:
@@ -21,11 +30,26 @@ def worker_is_told_to_stop() -> bool:
     return any(flag is not None and flag is not False for flag in flags)
 
 
+def tags_that_run(channel: object) -> set[object]:
+    """The delivery tags of the messages of a channel whose tasks this Celery worker runs at the moment."""
+    state = sys.modules.get("celery.worker.state")
+    running = getattr(state, "active_requests", ())
+    messages = [getattr(request, "message", None) for request in tuple(running)]
+    return {each.delivery_tag for each in messages if each is not None and each.channel is channel}
+
+
 def sleep_unless_worker_stops(seconds: float) -> None:
     """Sleep; a stop ends it."""
+    global _waited_at
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0 and not worker_is_told_to_stop():
         time.sleep(min(left, STOP_CHECK))
+        _waited_at = time.monotonic()
+
+
+def seconds_since_wait() -> float:
+    """Seconds since a worker of this process last waited in :func:`sleep_unless_worker_stops`; infinite if none did."""
+    return time.monotonic() - _waited_at
 
 
 def is_worker_itself() -> bool:

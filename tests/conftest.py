@@ -20,6 +20,8 @@ from tests.support.ledger import Ledger
 from tests.support.nodes import LocalTestWorker, PairedCluster
 from tests.support.shop import make_app, shop_environment
 
+TESTS = Path(__file__).parent
+
 # No example is too slow by the clock of a busy machine.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
@@ -34,10 +36,25 @@ def pytest_configure() -> None:
         processes.PORTS = processes.PORTS[number * share : (number + 1) * share]
 
 
+#: What no test of these folders is, so that the lane of that in tests/run need not collect them.
+_NOT_IN = {
+    "unit": ("integration", "spark", "alone"),
+    "pipeline": ("integration",),
+    "simulation": ("integration",),
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "broker_pool" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.integration)
+        for folder, marks in _NOT_IN.items():
+            if TESTS / folder in item.path.parents and (found := [m for m in marks if item.get_closest_marker(m)]):
+                raise pytest.UsageError(
+                    f"{item.nodeid} is marked {found[0]!r}: tests/run has no such tests in {folder}"
+                )
+    if "PYTEST_XDIST_WORKER" in os.environ:  # at the end, no process is to be waited for
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(autouse=True)
@@ -133,12 +150,31 @@ class WorkerFactory(Protocol):
 
 
 @pytest.fixture
-def worker_factory(tmp_path: Path, ledger: Ledger) -> Iterator[WorkerFactory]:
+def start_worker(tmp_path: Path) -> Iterator[Callable[..., LocalTestWorker]]:
+    """Start workers of the shop that these variables describe: ``start_worker(environment, queue="orders", ...)``.
+
+    It returns when the worker consumes, after ``wait`` seconds at most; at once with ``wait=0``.
+    """
+    workers: list[LocalTestWorker] = []
+
+    def start(environment: dict[str, str], wait: float = 30.0, **options: Any) -> LocalTestWorker:
+        worker = LocalTestWorker(tmp_path, env=environment, **options)
+        workers.append(worker)
+        if wait:
+            worker.ready(wait)
+        return worker
+
+    yield start
+    for worker in workers:
+        worker.teardown()
+
+
+@pytest.fixture
+def worker_factory(start_worker: Callable[..., LocalTestWorker], ledger: Ledger) -> WorkerFactory:
     """Start workers of the shop: ``worker_factory(url, transport_options, pool="gevent", ...)``.
 
     It returns when the worker consumes, or at once with ``wait=False``.
     """
-    workers: list[LocalTestWorker] = []
 
     def start(
         broker_url: str,
@@ -151,15 +187,9 @@ def worker_factory(tmp_path: Path, ledger: Ledger) -> Iterator[WorkerFactory]:
         **options: Any,
     ) -> LocalTestWorker:
         shop = shop_environment(broker_url, transport_options, ledger=ledger, setup=setup, conf=conf)
-        worker = LocalTestWorker(tmp_path, env=shop | (env or {}), **options)
-        workers.append(worker)
-        if wait:
-            worker.ready()
-        return worker
+        return start_worker(shop | (env or {}), 30.0 if wait else 0, **options)
 
-    yield start
-    for worker in workers:
-        worker.teardown()
+    return start
 
 
 @pytest.fixture

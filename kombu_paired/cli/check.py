@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import click
 
-from kombu_paired.cli.connecting import json_option, pairing_options
+from kombu_paired.brokers.roles import BacklogDepth
+from kombu_paired.cli.connecting import json_option, pairing_options, result_queue
 from kombu_paired.cli.printing import bad, counted, duration, good, heading, paragraph
 from kombu_paired.cli.sides import Look, look_at
-from kombu_paired.errors import ConfigurationError, SendError
-from kombu_paired.namespaces.base import BacklogDepth
+from kombu_paired.errors import ConfigurationError, NamespaceFailure, SendError
+from kombu_paired.isolation import notices_name
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing import Pairing
+from kombu_paired.pipeline.costs import charges
 from kombu_paired.secrets import without_secrets
+from kombu_paired.stand_in import StandIn, stand_in_name
 
 __all__ = ("check",)
 
@@ -29,6 +32,7 @@ _DURATIONS = {
     "throttle_wait",
     "backlog_retry_interval",
     "close_timeout",
+    "stand_in_after",
 }
 
 
@@ -57,6 +61,8 @@ class Finding:
         found, created: backlog queues that were there before, and that are there since.
         usable: how many the pairing will use.
         problems: what keeps it from working, and what to do, a sentence or two each.
+        remarks: what does not work, and can be done without.
+        notes: those, and what it costs while nothing happens, and what to do about that; nothing where calls are free.
     """
 
     pairing: Pairing
@@ -65,10 +71,15 @@ class Finding:
     created: list[str] = field(default_factory=list)
     usable: int = 0
     problems: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def is_fine(self) -> bool:
         return not self.problems
+
+    @property
+    def notes(self) -> list[str]:
+        return [*self.remarks, *notes_on_idling(self.pairing)]
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -84,11 +95,12 @@ class Finding:
             },
             "settings": settings_in_force(self.pairing.options),
             "problems": self.problems,
+            "notes": self.notes,
         }
 
 
 def examine(pairing: Pairing) -> Finding:
-    """Look, open, look again: the difference is what opening created."""
+    """Look, open, look again: the difference is what opening created. A side that is silent is waited for once."""
     before = look_at(pairing)
     finding = Finding(pairing, before, found=_existing(before.depths))
     if before.primary.failure is not None:
@@ -104,16 +116,75 @@ def examine(pairing: Pairing) -> Finding:
         return finding  # opening would wait for it once more, and say the same
     try:
         pairing.open()
-    except (ConfigurationError, SendError) as exc:
+        queue = result_queue(pairing)
+        if queue is not None and pairing.options.create_backlog_queues:
+            pairing.secondary.ensure_backlog_queues([queue], True, pairing.options.send_timeout)
+        finding.created = [each for each in _existing(_depths(pairing)) if each not in finding.found]
+    except (ConfigurationError, SendError, NamespaceFailure) as exc:
         finding.problems.append(str(exc))
         return finding
-    finding.created = [each for each in _existing(look_at(pairing).depths) if each not in finding.found]
+    finding.remarks.extend(_on_isolation(pairing))
+    finding.problems += nobody_brings_it_home(pairing, before)
     finding.usable = pairing.backlog_queue_count
     return finding
 
 
+def _on_isolation(pairing: Pairing) -> Iterator[str]:
+    """Make the place where notices are kept: processes that may create nothing find it then."""
+    if not pairing.secondary.keeps_notices:
+        return
+    failure = pairing.isolation.try_to_look(create=pairing.options.create_backlog_queues)
+    if failure is not None:
+        yield (
+            f"With these rights a process does not hear what is isolated by hand (kombu-paired isolate): {failure}. "
+            f"It needs to read {notices_name(pairing.name)}, and to create it if nobody has."
+        )
+
+
+def _depths(pairing: Pairing) -> Sequence[BacklogDepth]:
+    return pairing.secondary.backlog_depths(pairing.backlog_queue_names, pairing.options.send_timeout)
+
+
+def nobody_brings_it_home(pairing: Pairing, look: Look) -> Iterator[str]:
+    """A backlog that only this machine can reach, of which no process here takes care."""
+    messages = sum(each.messages or 0 for each in look.depths)
+    turn = pairing.secondary.turn(pairing.name)
+    if turn is None or not messages:
+        return
+    try:
+        if not turn.anybody():
+            yield (
+                f"{counted(messages, 'message')} of {pairing.name} lie in {pairing.secondary.uri}, and no process of "
+                "this machine brings them home: run kombu-paired syphon here, as a service, or start your workers."
+            )
+    finally:
+        turn.leave()
+
+
 def _existing(depths: Sequence[BacklogDepth]) -> list[str]:
     return [each.queue for each in depths if each.messages is not None]
+
+
+def notes_on_idling(pairing: Pairing) -> Iterator[str]:
+    """What the workers of a pairing are charged for while there is nothing to do."""
+    options = pairing.options
+    polls = charges.Syphons(options.backlog_queue_count, options.syphon_poll)
+    idle = charges.of_idle_hour(polls, charges.Workers(remote_control=False))
+    if pairing.primary.bills_calls:
+        yield (
+            f"Each call to the primary is charged, also of a worker that has nothing to do: {idle['heartbeat']:,} "
+            f"operations an hour for Celery's heartbeats, and {idle['idle_consume']} for each queue that it consumes "
+            "from, and for remote control. Turn the heartbeats off with celery worker --without-heartbeat, or have "
+            "fewer with --heartbeat-interval 60 (seconds); celery events and Flower then do not see that a worker "
+            "lives, or see it late. Turn remote control off with worker_enable_remote_control = False; celery inspect "
+            "and control then find no worker. Gossip and mingle are off here whatever you say: Celery has them for "
+            "other brokers alone. kombu-paired cost works out a month."
+        )
+    if pairing.secondary.bills_calls:
+        yield (
+            f"Each call to the secondary is charged: {idle['idle_receive']:,} operations an hour for the syphon of "
+            "each worker. One or two syphons are enough: run other workers with celery worker --no-syphon."
+        )
 
 
 def settings_in_force(options: PairedNamespaceOptions) -> dict[str, Any]:
@@ -140,6 +211,9 @@ def show(finding: Finding) -> None:
     wanted = pairing.options.backlog_queue_count
     usable = f"{finding.usable:>3} of {wanted}"
     click.echo(f"  {'usable':<11}{good(usable) if finding.usable == wanted else bad(usable)}")
+    if pairing.stand_in is not None:
+        click.echo(f"\n{heading('standing in')} {stand_in_name(pairing.name, '')}…")
+        click.echo(paragraph(standing_in(pairing.stand_in, pairing), 2))
     click.echo(f"\n{heading('settings')}")
     _show_settings(pairing.options)
     click.echo()
@@ -147,6 +221,19 @@ def show(finding: Finding) -> None:
         click.echo(good(f"Fine: the pairing can be used, with {counted(finding.usable, 'backlog queue')}."))
     for problem in finding.problems:
         click.echo(f"{bad('Not usable as it is.')}\n{paragraph(problem, 2)}")
+    if finding.notes:
+        click.echo(f"\n{heading('notes')}")
+    for note in finding.notes:
+        click.echo(paragraph(note, 2))
+
+
+def standing_in(rule: StandIn, pairing: Pairing) -> str:
+    """What workers will do while the primary is away, and what that asks of the secondary."""
+    return (
+        f"Workers that have not reached the primary for {duration(rule.after)} consume from such queues on "
+        f"{pairing.secondary.uri}. Its user needs the rights to create, read and write them, and it carries the load "
+        "of your tasks meanwhile."
+    )
 
 
 def _numbers(names: Sequence[str]) -> str:
@@ -171,12 +258,12 @@ def _show_settings(options: PairedNamespaceOptions) -> None:
 
 
 def _as_text(name: str, value: Any) -> str:
+    if value is None:
+        return "none"
     if name in _DURATIONS:
         return duration(value)
     if isinstance(value, list):
         return ", ".join(f"{each}=…" for each in value) or "none"
-    if value is None:
-        return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)

@@ -14,30 +14,40 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
 
 import click
 from kombu import Connection
 
+from kombu_paired.connection_strings import as_url
 from kombu_paired.errors import ConfigurationError, NamespaceFailure, SendError
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing import Pairing
-from kombu_paired.showing import PREFIX
 from kombu_paired.transport import pairing_of
+from kombu_paired.urls import PREFIX
 
 __all__ = (
     "LOGGER",
+    "NAMING",
     "as_click_errors",
     "json_option",
     "log_to_stderr",
     "open_pairing",
     "pairing_options",
     "parse_option",
+    "result_queue",
 )
 
 LOGGER = logging.getLogger("kombu_paired")
 
+#: Parameters that say which pairing is meant, where no application does.
+NAMING = frozenset({"primary", "secondary", "settings", "app_path"})
+
 #: What is not JSON and still plainly meant as a value of its own kind.
 _PYTHON_WORDS = {"True": True, "False": False, "None": None}
+
+#: Where a pairing comes from, if that is an application.
+_applications: WeakKeyDictionary[Pairing, Any] = WeakKeyDictionary()
 
 json_option = click.option(
     "--json",
@@ -74,16 +84,18 @@ def pairing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("-v", "--verbose", count=True, help="Log more, to standard error.")
     @functools.wraps(command)
     def with_pairing(
-        primary: str | None,
-        secondary: str | None,
-        settings: tuple[str, ...],
-        app_path: str | None,
         verbose: int,
+        primary: str | None = None,
+        secondary: str | None = None,
+        settings: tuple[str, ...] = (),
+        app_path: str | None = None,
         **rest: Any,
     ) -> Any:
+        context = click.get_current_context()
         log_to_stderr(logging.ERROR - 10 * verbose)
-        pairing = open_pairing(primary, secondary, settings, app_path)
-        click.get_current_context().call_on_close(pairing.close)
+        around = getattr(context.find_root().obj, "app", None)  # of a command that this is part of
+        pairing = open_pairing(primary, secondary, settings, app_path or around)
+        context.call_on_close(pairing.close)
         return command(pairing=pairing, **rest)
 
     return with_pairing
@@ -110,8 +122,11 @@ def log_to_stderr(level: int) -> None:
     click.get_current_context().call_on_close(undo)
 
 
-def open_pairing(primary: str | None, secondary: str | None, settings: Sequence[str], app_path: str | None) -> Pairing:
+def open_pairing(primary: str | None, secondary: str | None, settings: Sequence[str], app: Any) -> Pairing:
     """The pairing, not opened yet: nothing has been connected to or created.
+
+    Arguments:
+        app: a Celery application, or where it is; None takes it from the rest.
 
     Raises:
         click.UsageError: what was given on the command line is wrong.
@@ -121,20 +136,34 @@ def open_pairing(primary: str | None, secondary: str | None, settings: Sequence[
     if secondary:
         options["secondary"] = secondary
     options["enable_syphon"] = False  # looking must not move anything; `kombu-paired syphon` starts its own
-    if primary and not primary.startswith(PREFIX):
-        primary = PREFIX + primary
-    if not app_path and not primary:
+    if primary:
+        primary = PREFIX + as_url(primary.removeprefix(PREFIX))
+    if not app and not primary:
         raise click.UsageError("which pairing? Give --primary URL and --secondary URL, or -A MODULE:APP.")
-    is_usage = app_path is None
+    is_usage = app is None
     try:
-        if app_path:
-            connection = _application(app_path).connection_for_write(primary, transport_options=options)
+        if app:
+            app = _application(app) if isinstance(app, str) else app
+            connection = app.connection_for_write(primary, transport_options=options)
         else:
             PairedNamespaceOptions.parse(options)  # before anything is imported for the URL's sake
             connection = Connection(primary, transport_options=options)
-        return pairing_of(connection)
+        pairing = pairing_of(connection)
+        if app:
+            _applications[pairing] = app
+        return pairing
     except ValueError as exc:
         _fail(exc, is_usage)
+
+
+def result_queue(pairing: Pairing) -> str | None:
+    """Where the application of a pairing keeps results; None if it keeps none, or is not known."""
+    app = _applications.get(pairing)
+    if app is None:
+        return None
+    from kombu_paired.contrib.results import result_queue_of
+
+    return result_queue_of(app, pairing.name)
 
 
 def _fail(exc: Exception, is_usage: bool) -> NoReturn:
@@ -180,9 +209,16 @@ def parse_option(text: str) -> tuple[str, Any]:
 
 
 @contextmanager
-def as_click_errors() -> Iterator[None]:
-    """What an operator can act on is shown as one line, without a traceback; exit status 1."""
+def as_click_errors(as_json: bool = False) -> Iterator[None]:
+    """What an operator can act on is shown as one line, without a traceback; exit status 1.
+
+    Arguments:
+        as_json: it is the ``error`` of an object, on standard output.
+    """
     try:
         yield
     except (ConfigurationError, NamespaceFailure, SendError) as exc:
-        raise click.ClickException(str(exc)) from exc
+        if not as_json:
+            raise click.ClickException(str(exc)) from exc
+        click.echo(json.dumps({"ok": False, "error": str(exc)}, indent=2))
+        click.get_current_context().exit(1)

@@ -25,6 +25,8 @@ MEANING = {
     "complete_at_primary": "by the workers",
     "lock_renewal": "by the workers",
     "ping": "of what is down, at most",
+    "heartbeat": "events of Celery's workers",
+    "idle_consume": "of empty queues, by workers",
     "idle_receive": "of empty backlog queues",
 }
 
@@ -62,7 +64,15 @@ def _duration(context: click.Context, parameter: click.Parameter, text: str) -> 
     "--backlog-queues", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="How many."
 )
 @click.option("--poll", callback=_duration, default="15m", show_default=True, metavar="DURATION", help="syphon_poll.")
-@click.option("--syphons", type=click.IntRange(min=0), default=1, show_default=True, metavar="N", help="That poll.")
+@click.option("--workers", type=click.IntRange(min=0), default=1, show_default=True, metavar="N", help="Of Celery.")
+@click.option(
+    "--queues", type=click.IntRange(min=0), default=1, show_default=True, metavar="N", help="A worker consumes from."
+)
+@click.option(
+    "--heartbeat", callback=_duration, default="2s", show_default=True, metavar="DURATION", help="Between two; 0: off."
+)
+@click.option("--no-remote-control", is_flag=True, help="worker_enable_remote_control is False.")
+@click.option("--syphons", type=click.IntRange(min=0), metavar="N", help="That poll; one in each worker.")
 @click.option(
     "--size", type=click.IntRange(min=0), default=1024, show_default=True, metavar="BYTES", help="Of one message."
 )
@@ -89,7 +99,11 @@ def cost(
     outages_per_month: float,
     backlog_queues: int,
     poll: float,
-    syphons: int,
+    workers: int,
+    queues: int,
+    heartbeat: float,
+    no_remote_control: bool,
+    syphons: int | None,
     size: int,
     entities: int,
     processes: int,
@@ -101,19 +115,20 @@ def cost(
 ) -> None:
     """What 30 days would cost on Azure Service Bus.
 
-    Counts the operations that the service charges, by stage, with the backlog, the pings and the polls of the syphon
-    in it. With a price sheet, money too: prices are yours to give.
+    Counts the operations that the service charges, by stage, with the backlog, the pings, the polls of the syphon and
+    what idle workers do in it. With a price sheet, money too: prices are yours to give.
 
     Exit status: 0; 2 wrong usage.
     """
     try:
         load = charges.Load(messages_per_day, size, renewals)
         outages = charges.Outages(outage, outages_per_month, entities, processes, failover_interval, ping_interval)
-        watchers = charges.Syphons(backlog_queues, poll, syphons)
+        fleet = charges.Workers(workers, queues, heartbeat, not no_remote_control)
+        watchers = charges.Syphons(backlog_queues, poll, workers if syphons is None else syphons)
         sheet = prices.read(sheet_path) if sheet_path else None
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
-    report = as_report(load, outages, watchers, sheet)
+    report = as_report(load, outages, watchers, fleet, sheet)
     if as_json:
         click.echo(json.dumps(report, indent=2))
     else:
@@ -121,10 +136,14 @@ def cost(
 
 
 def as_report(
-    load: charges.Load, outages: charges.Outages, syphons: charges.Syphons, sheet: prices.PriceSheet | None
+    load: charges.Load,
+    outages: charges.Outages,
+    syphons: charges.Syphons,
+    workers: charges.Workers,
+    sheet: prices.PriceSheet | None,
 ) -> dict[str, Any]:
     """All that is known, as JSON has it. Operations and money are those of 30 days."""
-    operations = charges.of_month(load, outages, syphons)
+    operations = charges.of_month(load, outages, syphons, workers)
     return {
         "days": charges.HOURS_OF_MONTH // 24,
         "messages_diverted": charges.diverted_of_month(load, outages),
@@ -135,6 +154,7 @@ def as_report(
             name: charges.idle_receives(syphons, hours)
             for name, hours in (("hour", 1), ("day", 24), ("month", charges.HOURS_OF_MONTH))
         },
+        "idle_hour": charges.of_idle_hour(syphons, workers),
         "operations": operations,
         "total": sum(operations.values()),
         "money": None if sheet is None else _money(operations, sheet),
@@ -164,16 +184,22 @@ def show(report: dict[str, Any], load: charges.Load, outages: charges.Outages) -
     price = f"{money['operations']:>11,.2f}  {money['currency']}" if money else ""
     click.echo(f"  {heading('together'.ljust(21))}{report['total']:>15,}{price}\n")
     _show_messages(report, load, outages)
-    idle = report["idle_receives"]
-    click.echo(
-        f"The syphon polls {idle['hour']:,} times an hour, {idle['day']:,} a day, {idle['month']:,} in 30 days.\n"
-    )
+    _show_idle(report)
     if money is None:
         click.echo("For money, give a price sheet: --prices FILE (docs/cost.md says how to write one).")
         return
     click.echo(f"{heading('money')} {money['total']:,.2f} {money['currency']}, of it {money['base_fee']:,.2f} base fee")
     source = money["prices"]
     click.echo(f"  by {source['name']}, {source['date']}: {source['source']}")
+
+
+def _show_idle(report: dict[str, Any]) -> None:
+    idle, hour = report["idle_receives"], report["idle_hour"]
+    click.echo(f"The syphon polls {idle['hour']:,} times an hour, {idle['day']:,} a day, {idle['month']:,} in 30 days.")
+    click.echo(f"While nothing is sent, an hour takes {counted(sum(hour.values()), 'operation')}.")
+    if hour["heartbeat"]:
+        click.echo(f"Of these {hour['heartbeat']:,} are heartbeats: celery worker --without-heartbeat has none.")
+    click.echo()
 
 
 def _show_messages(report: dict[str, Any], load: charges.Load, outages: charges.Outages) -> None:

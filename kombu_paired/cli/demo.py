@@ -37,6 +37,7 @@ __all__ = ("demo",)
     metavar="SECONDS",
     help="How long the primary stays dead.",
 )
+@click.option("--stand-in", is_flag=True, help="The worker works on: it consumes from the secondary meanwhile.")
 @click.option(
     "--journal",
     type=click.Path(file_okay=False, path_type=Path),
@@ -44,7 +45,15 @@ __all__ = ("demo",)
     help="Where the processes write their journals, for a report.",
 )
 @json_option
-def demo(pair: str, messages: int, seconds: float | None, outage: float, journal: Path | None, as_json: bool) -> None:
+def demo(
+    pair: str,
+    messages: int,
+    seconds: float | None,
+    outage: float,
+    stand_in: bool,
+    journal: Path | None,
+    as_json: bool,
+) -> None:
     """Kill a broker in mid-traffic and lose nothing.
 
     Starts two brokers, a Celery worker and a producer in a temporary folder, kills the primary with SIGKILL while
@@ -52,9 +61,12 @@ def demo(pair: str, messages: int, seconds: float | None, outage: float, journal
     returned with what the tasks wrote down. Exit status 0: nothing was lost, refused or left behind.
 
     The brokers are emulated Service Bus namespaces, which come with this package, or real servers: --pair amqp needs
-    rabbitmq-server, --pair redis needs redis-server.
+    rabbitmq-server, --pair redis needs redis-server. With +spool there is one broker, and a folder on the local disk
+    keeps what it cannot take.
     """
     played = PAIRS[pair]
+    if stand_in and played.has_spool:
+        raise click.UsageError("workers cannot stand in at a spool: leave --stand-in, or choose a pair of brokers")
     _require_extras(played)
     from kombu_paired.demo.director import play
     from kombu_paired.demo.stage import StageFailed
@@ -62,7 +74,8 @@ def demo(pair: str, messages: int, seconds: float | None, outage: float, journal
 
     try:
         with interruptible():
-            balance = play(played, messages, seconds or played.seconds, outage, journal, open_view(as_json))
+            view = open_view(as_json)
+            balance = play(played, messages, seconds or played.seconds, outage, journal, view, stand_in)
     except (BrokerMissing, BrokerFailed, StageFailed) as exc:
         raise click.ClickException(str(exc)) from exc
     if as_json:

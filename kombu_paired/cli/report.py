@@ -157,6 +157,12 @@ def show(made: Report, out: str) -> None:
         is_wrong = name in WRONG and counts[name]
         click.echo(f"{bad(number) if is_wrong else number}  {name:<15}{click.style(meaning, dim=True)}")
     click.echo("")
+    median, p95 = made.late_s.get("median"), made.late_s.get("p95")
+    if median is not None and p95 is not None:
+        click.echo(
+            f"{counted(counts['ran_meanwhile'], 'task')} ran during the outage: half within {duration(median)} of "
+            f"being sent, 95 of 100 within {duration(p95)}."
+        )
     of_entities, of_namespaces = (made.outages.get(scope, 0) for scope in ("entity", "namespace"))
     click.echo(f"{counted(of_namespaces, 'outage')} of a namespace, {of_entities:,} of an entity.")
     if made.problems:
@@ -171,6 +177,7 @@ def show(made: Report, out: str) -> None:
 MEANINGS = {
     "direct": "sent straight to the primary",
     "recovered": "went through the backlog, and came home",
+    "stood-in": "went through the backlog to workers that stood in",
     "waiting": "still in the backlog, as far as the journals go",
     "dead-lettered": "in the backlog's dead letters",
     "expired": "their time to live ran out in the backlog",

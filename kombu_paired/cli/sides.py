@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
 
+from kombu_paired.brokers.roles import BacklogDepth, Role
+from kombu_paired.cli.connecting import result_queue
 from kombu_paired.cli.printing import WIDTH, bad, good, paragraph
+from kombu_paired.deadline import Deadline
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
-from kombu_paired.namespaces.base import BacklogDepth, Role
+from kombu_paired.isolation import Isolated
 from kombu_paired.pairing import Pairing
 
-__all__ = ("Look", "Side", "look_at")
+__all__ = ("Look", "Side", "look_at", "stand_in_depths")
 
+#: Seconds between two looks for stand-in queues: on RabbitMQ one overlooks those whose names somebody else reads then.
+MOMENT = 0.1
 #: What to do about a namespace that answers like this.
 _ADVICE = {
     FailureKind.UNREACHABLE: "Is it running there, and does the network let you through?",
@@ -72,31 +78,71 @@ class Side:
 
 @dataclass(frozen=True)
 class Look:
-    """Both namespaces, and the backlog queues as far as they could be seen."""
+    """Both namespaces, and the backlog queues as far as they could be seen.
+
+    Attributes:
+        results: the backlog queue of results, where there is one.
+        stand_ins: the stand-in queues, where workers may stand in.
+        isolated: what operators have left alone.
+    """
 
     primary: Side
     secondary: Side
     depths: Sequence[BacklogDepth]
+    results: BacklogDepth | None = None
+    stand_ins: Sequence[BacklogDepth] = ()
+    isolated: Isolated = field(default_factory=Isolated)
 
     @property
     def is_fine(self) -> bool:
         return self.primary.failure is None and self.secondary.failure is None
 
 
-def look_at(pairing: Pairing) -> Look:
+def look_at(pairing: Pairing, results: str | None = None) -> Look:
     """Probe the primary and count the backlog, both at once: two silent brokers take no longer than one.
 
     Takes about ``send_timeout`` seconds at most; creates and moves nothing.
+
+    Arguments:
+        results: the backlog queue of results; by default that of the application which the command is about.
     """
     timeout = pairing.options.send_timeout
+    queue, names = results or result_queue(pairing), pairing.backlog_queue_names
+    depths: list[BacklogDepth] = []
+    stand_ins: list[BacklogDepth] = []
+
+    def count() -> None:
+        deadline = Deadline(timeout)
+        depths.extend(pairing.secondary.backlog_depths([*names, *([queue] if queue else [])], deadline.left))
+        stand_ins.extend(stand_in_depths(pairing, deadline))
+        if pairing.secondary.keeps_notices:
+            pairing.isolation.try_to_look(deadline.left)
+
     with ThreadPoolExecutor(2) as threads:
-        probe = threads.submit(_failure_of, lambda: pairing.primary.probe(None, timeout))
-        depths: list[BacklogDepth] = []
-        count = threads.submit(
-            _failure_of,
-            lambda: depths.extend(pairing.secondary.backlog_depths(pairing.backlog_queue_names, timeout)),
+        probed = threads.submit(_failure_of, lambda: pairing.primary.probe(None, timeout))
+        counted = threads.submit(_failure_of, count)
+        sides = _side(pairing.primary, probed.result()), _side(pairing.secondary, counted.result())
+        return Look(
+            *sides, depths[: len(names)], depths[-1] if queue and depths else None, stand_ins, pairing.isolation.now
         )
-        return Look(_side(pairing.primary, probe.result()), _side(pairing.secondary, count.result()), depths)
+
+
+def stand_in_depths(pairing: Pairing, deadline: Deadline, *, give_back: bool = False) -> list[BacklogDepth]:
+    """What waits in the stand-in queues that are there; where workers never stand in, nothing is asked.
+
+    Arguments:
+        give_back: put back into them before what killed workers held, where no broker does it.
+
+    Raises:
+        NamespaceFailure: the secondary failed.
+    """
+    if pairing.stand_in is None:
+        return []
+    names = set(pairing.secondary.stand_in_queues(pairing.name, deadline.left, give_back=give_back))
+    time.sleep(min(MOMENT, deadline.left))
+    names |= set(pairing.secondary.stand_in_queues(pairing.name, deadline.left))
+    depths = pairing.secondary.backlog_depths(sorted(names), deadline.left) if names else []
+    return [each for each in depths if each.messages is not None]
 
 
 def _failure_of(action: Callable[[], object]) -> NamespaceFailure | None:

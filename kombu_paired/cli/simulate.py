@@ -103,7 +103,7 @@ def _run(settings: FleetSettings, out: Path, truth: Path | None, *, quiet: bool)
 def _show(outcome: Outcome, out: Path, truth: Path | None) -> None:
     balance = outcome.balance
     click.echo(f"{heading('journals')} {out}: {counted(outcome.events, 'event')} in {counted(outcome.files, 'file')}\n")
-    for name in ("direct", "recovered", "waiting", "dead-lettered", "expired", "duplicated", "unknown"):
+    for name in ("direct", "recovered", "stood-in", "waiting", "dead-lettered", "expired", "duplicated", "unknown"):
         click.echo(f"  {name:<14}{balance[name]:>14,}")
     click.echo(f"  {heading('messages'.ljust(14))}{balance['messages']:>14,}\n")
     of_entities = sum(row["scope"] == "entity" for row in outcome.outages)

@@ -235,7 +235,8 @@ def _picture(refresh: Refresh, out: str) -> Iterator[Any]:
 
     counts = refresh.report.balance
     balance = Table.grid(padding=(0, 3))
-    names = ("accepted", "direct", "diverted", "recovered", "waiting", *WRONG)
+    meanwhile = ("stood-in",) if counts["stood-in"] else ()
+    names = ("accepted", "direct", "diverted", "recovered", *meanwhile, "waiting", *WRONG)
     balance.add_row(*(Text(f"{counts[name]:,}", style=_style(name, counts[name]), justify="right") for name in names))
     balance.add_row(*(Text("sent" if name == "accepted" else name, style="dim") for name in names))
     yield balance

@@ -15,19 +15,25 @@ from importlib.util import find_spec
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from celery import Celery, bootsteps, signals, states
+from celery import Celery, bootsteps, current_task, signals, states
 from celery.utils.dispatch import Signal
 from click import Option
 from kombu import Connection
 
 from kombu_paired import events, journal
-from kombu_paired.contrib import results
+from kombu_paired.contrib import remote_control, results
+from kombu_paired.contrib.once import watch_consumers
+from kombu_paired.contrib.results_home import ResultPump
 from kombu_paired.declarations import Entity
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.events import Event, EventKind
-from kombu_paired.showing import PREFIX, teach_celery
-from kombu_paired.syphon import Syphon
+from kombu_paired.marks import maybe_duplicate
+from kombu_paired.message import MAYBE_DUPLICATE
+from kombu_paired.showing import teach_celery
+from kombu_paired.stand_in import CAME_BY
+from kombu_paired.syphon import Syphon, stop_what_runs_by_itself
 from kombu_paired.transport import Transport, pairing_of
+from kombu_paired.urls import PREFIX
 
 __all__ = ("SyphonStep", "backlog_unavailable", "diverted", "failed_over", "restored", "setup", "syphoned")
 
@@ -55,7 +61,9 @@ _SIGNALS = {
 
 
 class SyphonStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Worker bootstep that runs the syphon beside the consumer, on connections of its own."""
+    """Worker bootstep that runs the syphon beside the consumer, on connections of its own; so does the pump that stores
+    results which were kept.
+    """
 
     requires = ("celery.worker.components:Pool",)
     label = "Syphon"
@@ -63,6 +71,7 @@ class SyphonStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def __init__(self, worker: Any, syphon: bool | None = None, **kwargs: Any) -> None:
         self.enabled = syphon is not False
         self._syphon: Syphon | None = None
+        self._results: ResultPump | None = None
         super().__init__(worker, **kwargs)
 
     def include_if(self, worker: Any) -> bool:
@@ -76,26 +85,43 @@ class SyphonStep(bootsteps.StartStopStep):  # type: ignore[misc]
                 logger.warning("no syphon: %s", exc)
                 return
             pairing.open()
+        stop_what_runs_by_itself(pairing)
         self._syphon = Syphon(pairing)
         self._syphon.start()
+        remote_control.runs_syphon(pairing, self._syphon)
+        if isinstance(worker.app.backend, results.Guarded):
+            self._results = ResultPump(worker.app, pairing, self._syphon.look_out)
+            self._results.start()
 
     def stop(self, worker: Any) -> None:
+        results_home, self._results = self._results, None
+        if results_home is not None:
+            results_home.stop()
         syphon, self._syphon = self._syphon, None
         if syphon is not None:
             syphon.stop()
 
     terminate = stop
 
+    @property
+    def lives(self) -> bool:
+        """The syphon does, if there is to be one."""
+        return self._syphon is None or self._syphon.lives
+
     def info(self, worker: Any) -> dict[str, Any]:
         running = self._syphon is not None and self._syphon.is_running
-        return {"syphon": {"running": running}}
+        facts: dict[str, Any] = {"syphon": {"running": running}}
+        if self._results is not None:
+            facts["results"] = {"backlog_queue": self._results.queue, "stored_late": self._results.stored}
+        return facts
 
 
 def setup(app: Celery) -> Celery:
     """Make the workers of an application run the syphon, and its results survive their server; returns the application.
 
     Adds the bootstep and the worker options ``--syphon/--no-syphon``, guards the result backend
-    (:mod:`kombu_paired.contrib.results`), and connects the signals. Calling it twice changes nothing.
+    (:mod:`kombu_paired.contrib.results`), and connects the signals. Calling it twice changes nothing. The
+    commands of remote control are there with this module.
     """
     app.steps["worker"].add(SyphonStep)
     options = app.user_options["worker"]
@@ -109,10 +135,12 @@ def setup(app: Celery) -> Celery:
         )
     results.guard(app)
     events.everywhere.listen(_send_signal, _SIGNALS)
+    signals.worker_init.connect(remote_control.count_events)
     signals.task_prerun.connect(_task_starts)
     signals.task_postrun.connect(_task_ends)
     signals.worker_process_shutdown.connect(_pool_process_exits)
     teach_celery()
+    watch_consumers()
     app.on_after_configure.connect(_give_redbeat_its_redis)
     if app.configured:
         _give_redbeat_its_redis(app)
@@ -145,9 +173,17 @@ _connections: WeakKeyDictionary[Celery, Connection | None] = WeakKeyDictionary()
 
 def _task_starts(sender: Any, task_id: str, **kwargs: Any) -> None:
     app = sender.app
+    if maybe_duplicate(sender.request):
+        signals.before_task_publish.connect(_mark_what_a_marked_task_publishes)  # others do not pay for it
     is_wanted = events.everywhere.wants(EventKind.CONSUMED) or (app.conf.broker_transport_options or {}).get("journal")
     if is_wanted and not sender.request.is_eager:
         _started[task_id] = time.monotonic()
+
+
+def _mark_what_a_marked_task_publishes(headers: Any, **kwargs: Any) -> None:
+    """It may have published the same before: of a chain, with the same id."""
+    if current_task and isinstance(headers, dict) and maybe_duplicate(current_task.request):
+        headers[MAYBE_DUPLICATE] = "true"
 
 
 def _task_ends(sender: Any, task_id: str, state: str | None = None, **kwargs: Any) -> None:
@@ -159,11 +195,12 @@ def _task_ends(sender: Any, task_id: str, state: str | None = None, **kwargs: An
     connection = _connection_of(sender.app)
     if connection is None:
         return
-    came_by = sender.request.delivery_info or {}
+    sent_to, properties = sender.request.delivery_info or {}, sender.request.properties or {}
     pairing_of(connection).emit(
         EventKind.CONSUMED,
-        entity=Entity(came_by.get("exchange") or "", came_by.get("routing_key") or "").path,
+        entity=Entity(sent_to.get("exchange") or "", sent_to.get("routing_key") or "").path,
         message_id=task_id,
+        route=properties.get(CAME_BY, ""),
         seconds=seconds,
         detail="" if state == states.SUCCESS else str(state),
     )

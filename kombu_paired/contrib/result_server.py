@@ -29,7 +29,8 @@ logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-#: Seconds from the begin of an outage for which a task that has ended waits to store its result.
+#: Seconds from the begin of an outage for which a task that has ended waits to store its result, if the backlog does
+#: not take it, either.
 PATIENCE = 120.0
 #: Seconds between two looks of the watcher, on the average.
 LOOK = 1.0
@@ -73,11 +74,19 @@ class ResultServer:
         self.outage = Outage(self._clock)
         self._is_back = threading.Event()
         self._is_back.set()
-        self._lost = 0
+        self._lost = self._kept = 0
+        self._was_not_kept = False
+        self._when_back: Callable[[], None] | None = None
 
     @property
     def is_away(self) -> bool:
         return self.outage.is_on
+
+    @property
+    def reason(self) -> str:
+        """Why it is away, without secrets."""
+        reason = self.outage.reason
+        return _shown(reason) if reason is not None else ""
 
     def bounded(self, call: Callable[[], Answer], limit: float) -> Answer:
         """Run a call for so many seconds at most.
@@ -101,14 +110,28 @@ class ResultServer:
 
     def unavailable(self, what: str, advice: str) -> ResultsUnavailable:
         """The error for a call that cannot do without it."""
-        reason = self.outage.reason
-        why = f" ({_shown(reason)})" if reason is not None else ""
+        why = f" ({self.reason})" if self.reason else ""
         return ResultsUnavailable(f"{what}: the result backend {self.name} is away{why}. {advice}")
 
     def lost(self, what: str) -> None:
         """Something was not stored in time."""
         self._lost += 1
         logger.error("%s is not stored: the result backend %s is away for too long", what, self.name)
+
+    def kept(self, when_back: Callable[[], None]) -> None:
+        """Something that could not be stored is in the backlog.
+
+        Arguments:
+            when_back: is called at the end of the outage.
+        """
+        self._kept += 1
+        self._when_back = when_back
+
+    def not_kept(self, what: str, reason: BaseException) -> None:
+        """The backlog did not take it; in one outage this is told once."""
+        if not self._was_not_kept:
+            self._was_not_kept = True
+            logger.warning("%s cannot be kept in the backlog: %s", what, _shown(reason))
 
     def wait_until_back(self, seconds: float) -> bool:
         """Sleep until it is back; False when it is not after so many seconds."""
@@ -122,14 +145,20 @@ class ResultServer:
                 look.result(STUBBORN * self.budget)
                 break
         lasted = self.outage.ends()
-        lost, self._lost = self._lost, 0
+        lost, kept = self._lost, self._kept
+        self._lost = self._kept = 0
+        self._was_not_kept = False
         logger.info(
-            "the result backend %s is back after %.0f s%s",
+            "the result backend %s is back after %.0f s%s%s",
             self.name,
             lasted,
+            f"; {kept} results that were kept in the backlog are stored now" if kept else "",
             f"; {lost} results were not stored" if lost else "",
         )
         self._is_back.set()
+        when_back, self._when_back = self._when_back, None
+        if when_back is not None:
+            when_back()
 
 
 def _shown(reason: BaseException) -> str:

@@ -36,6 +36,9 @@ _TOLD = (
     EventKind.BACKLOG_UNAVAILABLE,
     EventKind.SYPHONED,
     EventKind.DEAD_LETTERED,
+    EventKind.STANDING_IN,
+    EventKind.HANDED_OUT,
+    EventKind.CAME_HOME,
 )
 
 

@@ -32,6 +32,7 @@ def play(
     outage: float,
     journal: Path | None,
     view: AbstractContextManager[View],
+    stand_in: bool = False,
 ) -> Balance:
     """Play it from beginning to end, shown in ``view``.
 
@@ -39,13 +40,14 @@ def play(
         seconds: over how long to publish.
         outage: for how many seconds the primary stays dead.
         journal: where the processes write their journals.
+        stand_in: the worker consumes from the secondary while the primary is dead.
 
     Raises:
         StageFailed: the worker or the producer did not do its part.
         BrokerMissing, BrokerFailed: a broker did not.
     """
-    with Stage(pair.kind, messages, seconds, journal) as stage:
-        story = Story(stage.folder, messages)
+    with Stage(pair.kind, messages, seconds, journal, stand_in, pair.has_spool) as stage:
+        story = Story(stage.folder, messages, stand_in)
         with view as shown:
             shown.follow(stage, story)
             director = Director(stage, story)

@@ -21,7 +21,7 @@ from kombu_paired.demo.app import EVENTS, LEDGER, PUBLISHED
 __all__ = ("Balance", "Chapter", "Fate", "Story", "Times")
 
 #: What happens to one message after the other.
-FLOWING = frozenset({"diverted", "syphoned", "dead_lettered", "error"})
+FLOWING = frozenset({"diverted", "syphoned", "handed_out", "dead_lettered", "error"})
 
 
 class Fate(enum.IntEnum):
@@ -33,7 +33,8 @@ class Fate(enum.IntEnum):
     CAME_HOME = 3
     WAITING = 4
     RAN_FROM_BACKLOG = 5
-    RAN_DIRECT = 6
+    RAN_MEANWHILE = 6
+    RAN_DIRECT = 7
 
 
 @dataclass
@@ -73,6 +74,7 @@ class Balance:
         longest_publish_s: the slowest call.
         failover_s: from the SIGKILL until the first call that began after it had returned.
         drain_s: from the primary's being ready again until all that had been published by then had run.
+        ran_during_outage: sent after the kill, and run before the primary was ready; None if no worker was to stand in.
     """
 
     published: int
@@ -84,6 +86,7 @@ class Balance:
     longest_publish_s: float
     failover_s: float | None
     drain_s: float | None
+    ran_during_outage: int | None = None
 
     @property
     def is_even(self) -> bool:
@@ -126,10 +129,16 @@ class _Call:
 
 
 class Story:
-    """All that is known so far. One thread reads on, others look."""
+    """All that is known so far. One thread reads on, others look.
 
-    def __init__(self, folder: Path, messages: int) -> None:
+    Arguments:
+        messages: how many are published.
+        stand_in: the worker is to stand in.
+    """
+
+    def __init__(self, folder: Path, messages: int, stand_in: bool = False) -> None:
         self.messages = messages
+        self._stand_in = stand_in
         self.times = Times()
         self.chapters: list[Chapter] = []
         self.ready_workers = 0
@@ -209,7 +218,9 @@ class Story:
 
     def _fate(self, number: int) -> Fate:
         if number in self._runs:
-            return Fate.RAN_FROM_BACKLOG if number in self._diverted else Fate.RAN_DIRECT
+            if number not in self._diverted:
+                return Fate.RAN_DIRECT
+            return Fate.RAN_MEANWHILE if self._ran_meanwhile(number) else Fate.RAN_FROM_BACKLOG
         if number in self._syphoned:
             return Fate.CAME_HOME
         if number in self._diverted:
@@ -218,6 +229,11 @@ class Story:
         if call is None:
             return Fate.PLANNED
         return Fate.ERROR if call.error else Fate.WAITING
+
+    def _ran_meanwhile(self, number: int) -> bool:
+        """It ran while the primary was dead."""
+        killed, back = self.times.killed, self.times.restored
+        return bool(killed) and killed <= self._first_run[number] and (not back or self._first_run[number] < back)
 
     # -- the balance --------------------------------------------------------------------------------------------
 
@@ -234,7 +250,13 @@ class Story:
             longest_publish_s=round(max((call.took for call in self.calls.values()), default=0.0), 3),
             failover_s=self._failover(published),
             drain_s=self._drain(published),
+            ran_during_outage=self._during_outage(published) if self._stand_in else None,
         )
+
+    def _during_outage(self, published: list[_Call]) -> int:
+        """What the worker had fetched before the kill, and ran after it, says nothing of standing in."""
+        after = [call.number for call in published if call.started >= self.times.killed]
+        return sum(number in self._first_run and self._ran_meanwhile(number) for number in after)
 
     def _failover(self, published: list[_Call]) -> float | None:
         killed = self.times.killed

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from kombu_paired.demo.stage import Stage
+from kombu_paired.demo.stage import Spool, Stage
 from kombu_paired.demo.story import Balance, Chapter, Fate, Story
 from kombu_paired.testing import HOST, LocalBroker
 
@@ -33,12 +33,16 @@ COLUMNS, ROWS, CHRONICLE = 76, 8, 7
 LOOKS: dict[Fate, tuple[str, str, str]] = {
     Fate.RAN_DIRECT: ("■", "green", "ran directly"),
     Fate.RAN_FROM_BACKLOG: ("◆", "magenta", "ran via the backlog"),
+    Fate.RAN_MEANWHILE: ("★", "bright_green", "ran in the outage"),
     Fate.WAITING: ("▫", "blue", "waits in primary"),
     Fate.CAME_HOME: ("▲", "cyan", "came home, waits"),
     Fate.IN_BACKLOG: ("▼", "bold yellow", "in the backlog"),
     Fate.ERROR: ("✗", "bold red", "publish failed"),
     Fate.PLANNED: ("·", "dim", "not published yet"),
 }
+
+#: Those that the legend names only where there are any.
+SELDOM = {Fate.ERROR, Fate.RAN_MEANWHILE}
 
 #: Style of a chronicle's line, and what it says; the event's own text follows.
 KINDS: dict[str, tuple[str, str]] = {
@@ -51,6 +55,9 @@ KINDS: dict[str, tuple[str, str]] = {
     "restored": ("bold green", "restored: a ping got through, straight to the primary again"),
     "diverted": ("yellow", "diverted to the backlog"),
     "syphoned": ("cyan", "syphoned: moved home to the primary"),
+    "standing_in": ("bold bright_green", "standing in: the worker consumes from the secondary"),
+    "handed_out": ("bright_green", "handed out to the worker that stands in"),
+    "came_home": ("bold green", "came home: the worker consumes from the primary again"),
     "dead_lettered": ("bold red", "dead-lettered"),
     "backlog_unavailable": ("bold red", "backlog unavailable"),
 }
@@ -169,7 +176,7 @@ class LivePicture(View):
         )
         return Padding(body, (0, 2))
 
-    def _broker(self, name: str, broker: LocalBroker) -> Text:
+    def _broker(self, name: str, broker: LocalBroker | Spool) -> Text:
         from rich.text import Text
 
         times = self.story.times
@@ -179,7 +186,8 @@ class LivePicture(View):
             state = Text("● running", "green")
         else:
             state = Text("○ not there yet", "dim")
-        return Text.assemble(f"{name:<11}{f'{broker.kind}://{HOST}:{broker.port}':<40}", state)
+        place = broker.url if isinstance(broker, Spool) else f"{broker.kind}://{HOST}:{broker.port}"
+        return Text.assemble(f"{name:<11}{place:<40} ", state)
 
     def _chronicle(self, whole: bool) -> list[Text]:
         from rich.text import Text
@@ -207,13 +215,13 @@ def grid(fates: Sequence[Fate]) -> Text:
 
 
 def legend(fates: Sequence[Fate]) -> list[Text]:
-    """What the glyphs mean, and how many messages there are of each; failures only if there are any."""
+    """What the glyphs mean, and how many messages there are of each."""
     from rich.text import Text
 
     counts = Counter(fates)
     entries = []
     for fate, (glyph, style, name) in LOOKS.items():
-        if fate is not Fate.ERROR or counts[fate]:
+        if fate not in SELDOM or counts[fate]:
             entries.append(Text.assemble((glyph, style), f"{counts[fate]:>5} ", f"{name:<18}"))
     return [Text("").join(entries[start : start + 3]) for start in range(0, len(entries), 3)]
 
@@ -226,8 +234,10 @@ def balance_lines(balance: Balance) -> list[str]:
         (balance.executed, "executed", "different numbers that tasks wrote into the ledger"),
         (balance.lost, "lost", "published, and never executed"),
         (balance.duplicates, "duplicates", "executions beyond the first"),
-        (balance.stranded, "stranded", "still in a backlog queue"),
+        (balance.stranded, "stranded", "still on the secondary"),
     ]
+    if balance.ran_during_outage is not None:
+        rows.insert(3, (balance.ran_during_outage, "ran meanwhile", "sent after the kill, and run before the restart"))
     wrong = {"publish errors": balance.publish_errors, "lost": balance.lost, "stranded": balance.stranded}
     lines = [""]
     for count, name, meaning in rows:

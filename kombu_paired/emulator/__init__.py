@@ -26,10 +26,13 @@ Three rooms, from the ground up. What is in a line knows only lines above it.
 ``journals``        where what must survive is written down
 ``timetable``       what is due when
 ``stock``           the messages of a queue: schedules, time to live, duplicates, dead letters
+``sql``             the SQL of rules
+``rules``           which messages a subscription gets
 ``queues``          how they are received: locks, settlement, sessions
 ``directory``       the entities by name
 ``namespace``       sending, forwarding, administration
 ``store``           the namespace on disk
+``kinds``           the kinds of faults, in the words of the service
 ``faults``          what goes wrong on request
 ==================  ==============================================================================
 
@@ -40,6 +43,8 @@ Three rooms, from the ground up. What is in a line knows only lines above it.
 ``settings``        how an emulator runs
 ``timers``          now, soon and later
 ``sessions``        a session of an AMQP connection, and what its links have in common
+``atom``            the XML of the management API
+``rule_forms``      rules of subscriptions as clients write them
 ``requests``        the requests of ``$cbs`` and ``$management``
 ``links``           senders, receivers, request links
 ``connection``      one AMQP connection: headers, SASL, frames
@@ -48,11 +53,11 @@ Three rooms, from the ground up. What is in a line knows only lines above it.
 ``deliveries``      who receives from which queue, and when
 ``attaching``       the links that clients ask for
 ``http``            as much of HTTP as is needed
-``atom``            the XML of the management API
 ``management``      the management API
 ``control``         the emulator's own API
 ``http_desk``       which of them answers, and to whom
 ``speakers``        who speaks on a wire: AMQP, TLS or HTTP
+``distance``        how far away it is
 ``doors``           the sockets
 ``server``          what ties all this together
 ``embed``           an emulator inside a test
@@ -61,10 +66,10 @@ Three rooms, from the ground up. What is in a line knows only lines above it.
 
 Nothing here knows the rest of the package, and nothing but ``command`` needs more than the standard library.
 
-What the service has and this has not: transactions, filters that look into a message (SQL, correlation) and rule
-actions, AMQP over web sockets, partitions and express entities (accepted, and without effect), the transfer
-dead-letter queue (what cannot be forwarded is an ordinary dead letter of the queue it came from), throttling but on
-request, other tokens than shared access signatures (taken unseen where no keys are given), replication.
+What the service has and this has not: transactions, rule actions, functions and arithmetic in the SQL of rules, AMQP
+over web sockets, partitions and express entities (accepted, and without effect), the transfer dead-letter queue (what
+cannot be forwarded is an ordinary dead letter of the queue it came from), throttling but on request, other tokens than
+shared access signatures (taken unseen where no keys are given), replication.
 """
 
 from __future__ import annotations

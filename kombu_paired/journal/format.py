@@ -43,7 +43,7 @@ __all__ = (
 )
 
 #: Version of the lines that are written.
-JOURNAL_VERSION = 1
+JOURNAL_VERSION = 2
 
 
 # -- a line -----------------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ JOURNAL_FIELDS: tuple[JournalField, ...] = (
         "entity", "text", False, "the entity's path; the backlog queue for events of the rotation and the syphon"
     ),
     JournalField("message_id", "text", False, "of the message"),
-    JournalField("route", "text", False, "primary, or backlog/<i>"),
+    JournalField("route", "text", False, "primary, backlog/<i>, or stand-in"),
     JournalField("bytes", "integer", False, "size of the message"),
     JournalField("failure", "text", False, "the value of a FailureKind"),
     JournalField("ms", "number", False, "milliseconds that the step took"),

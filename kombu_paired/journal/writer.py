@@ -6,7 +6,6 @@ times a second. No error of the journal reaches a sender: a disk that is full st
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import logging
 import math
@@ -17,27 +16,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from json.encoder import encode_basestring_ascii as _quoted
-from typing import Any, BinaryIO
 
 from kombu_paired import events
 from kombu_paired.events import Event, EventKind, EventStream
-from kombu_paired.journal.format import (
-    GZIP,
-    HALF_COMPRESSED,
-    JOURNAL_VERSION,
-    NAME,
-    ORPHANED,
-    PART,
-    file_name,
-    hour_named,
-)
+from kombu_paired.journal.files import HOUR, OpenFile, finish, trim
+from kombu_paired.journal.lines import kinds_of, line_of
 from kombu_paired.process import at_exit, at_fork
-from kombu_paired.secrets import without_secrets_in_urls
 
-__all__ = ("PER_MESSAGE", "Journal", "close_all", "keep", "kinds_of", "line_of")
+__all__ = ("Journal", "close_all", "keep")
 
 logger = logging.getLogger("kombu_paired.journal")  # the name that users configure
 
@@ -55,193 +41,6 @@ BATCH = 500
 RETRY_AFTER = 30.0
 #: Seconds that leaving may take.
 GOODBYE = 0.5
-#: Bytes that are still compressed when the process exits; a larger file is left as it is.
-QUICK_TO_COMPRESS = 4 << 20
-#: Bytes compressed at a time.
-CHUNK = 256 << 10
-#: Characters of a detail.
-LONGEST_DETAIL = 1000
-HOUR = 3600
-
-#: Events that happen for each message, and so are left out at level ``transitions``. What went wrong for good
-#: (a dead letter, a message that nobody took) is not among them: an operator wants it.
-PER_MESSAGE = frozenset(
-    {
-        EventKind.SENT,
-        EventKind.SEND_FAILED,
-        EventKind.DIVERTED,
-        EventKind.RECEIVED_FROM_BACKLOG,
-        EventKind.SYPHONED,
-        EventKind.ABANDONED,
-        EventKind.CONSUMED,
-    }
-)
-
-
-def kinds_of(level: str) -> frozenset[EventKind]:
-    """The events that are written at a level: ``transitions`` or ``messages``."""
-    return frozenset(EventKind) - (PER_MESSAGE if level == "transitions" else frozenset())
-
-
-# -- a line -----------------------------------------------------------------------------------------------------------
-
-
-def line_of(event: Event, host: str, pid: int, number: int) -> str:
-    """An event as a line, without its end. Fields that say nothing are left out.
-
-    Put together by hand, in less than half the time of a dict and an encoder: every message pays for it.
-    """
-    line = f'{{"v":{JOURNAL_VERSION},"time":{_microseconds(event.time) or 0}'
-    if (first_attempt := _microseconds(event.first_attempt)) is not None:
-        line += f',"first_attempt":{first_attempt}'
-    line += f',"host":{_quoted(host)},"pid":{pid},"seq":{number}'
-    line += f',"event":"{event.kind.value}","pairing":{_quoted(event.pairing)}'
-    if event.entity:
-        line += f',"entity":{_quoted(str(event.entity))}'
-    if event.message_id is not None:
-        line += f',"message_id":{_quoted(event.message_id)}'
-    if event.route:
-        line += f',"route":{_quoted(event.route)}'
-    if event.size is not None:
-        line += f',"bytes":{event.size}'
-    if event.failure is not None:
-        line += f',"failure":{_quoted(event.failure)}'
-    if event.seconds is not None and math.isfinite(ms := 1000 * event.seconds):
-        line += f',"ms":{ms:.3f}'
-    if event.maybe_duplicate:
-        line += ',"maybe_duplicate":true'
-    if event.detail:
-        line += f',"detail":{_quoted(without_secrets_in_urls(event.detail)[:LONGEST_DETAIL])}'
-    return line + "}"
-
-
-def _microseconds(seconds: float | None) -> int | None:
-    """None for what 64 bits cannot hold: a foreign message may claim any time."""
-    return round(seconds * 1_000_000) if seconds is not None and abs(seconds) < 2**63 / 1_000_000 else None
-
-
-# -- the files --------------------------------------------------------------------------------------------------------
-
-
-class _OpenFile:
-    """The file that is written.
-
-    It has no buffer of its own: what was written survives the process, and a forked child inherits nothing to flush.
-    """
-
-    def __init__(self, folder: str, hour: int, host: str, pid: int) -> None:
-        os.makedirs(folder, exist_ok=True)
-        for start in itertools.count(time.time_ns() // 1000):
-            self.path = os.path.join(folder, file_name(hour, host, pid, start) + PART)
-            with suppress(FileExistsError):
-                self._descriptor: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-                break
-        self.hour = hour
-        self.size = 0
-
-    def write(self, lines: bytes) -> None:
-        """Add whole lines. What cannot be added whole is taken back.
-
-        Raises:
-            OSError: the disk did not take them.
-        """
-        assert self._descriptor is not None
-        rest = memoryview(lines)
-        try:
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
-        except OSError:
-            with suppress(OSError):
-                os.ftruncate(self._descriptor, self.size)
-                os.lseek(self._descriptor, self.size, os.SEEK_SET)
-            raise
-        self.size += len(lines)
-
-    def close(self) -> None:
-        """Let go of it; a forked child does the same with its copy, and the parent's is unaffected."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            with suppress(OSError):
-                os.close(descriptor)
-
-
-def _finish(path: str, hurried: Callable[[], bool]) -> None:
-    """Give a file that nobody writes any more its last name, compressed unless that takes too long."""
-    plain = path.removesuffix(PART)
-    compressed, unfinished = plain + GZIP, plain + HALF_COMPRESSED
-    try:
-        if os.path.getsize(path) == 0:
-            os.unlink(path)
-            return
-        with open(path, "rb") as source, gzip.open(unfinished, "wb", compresslevel=6) as target:
-            is_whole = _copied(source, target, hurried)
-        if is_whole:
-            os.replace(unfinished, compressed)  # in one step: a reader sees a whole file or none
-            os.unlink(path)
-            return
-    except OSError as failure:
-        logger.info("journal: %s stays as it is, not compressed: %s", plain, failure)
-    with suppress(OSError):
-        os.unlink(unfinished)
-    with suppress(OSError):
-        os.replace(path, plain)
-
-
-def _copied(source: BinaryIO, target: Any, hurried: Callable[[], bool]) -> bool:
-    while chunk := source.read(CHUNK):
-        if hurried() and os.fstat(source.fileno()).st_size > QUICK_TO_COMPRESS:
-            return False
-        target.write(chunk)
-        time.sleep(0)  # gevent and eventlet: let the others go on
-    return True
-
-
-@dataclass(frozen=True)
-class _Found:
-    """A file of some journal in the folder."""
-
-    name: str
-    age: tuple[str, int]
-    size: int
-    is_closed: bool
-
-
-def _found_in(folder: str, now: float) -> Iterator[_Found]:
-    latest = hour_named(int(now - ORPHANED) // HOUR)
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            parts = NAME.fullmatch(entry.name)
-            if parts is None:
-                continue
-            with suppress(FileNotFoundError):  # another process may be tidying, too
-                state = entry.stat()
-                is_closed = parts["form"] in ("", GZIP) or (parts["hour"] < latest and state.st_mtime < now - ORPHANED)
-                yield _Found(entry.name, (parts["hour"], int(parts["start"])), state.st_size, is_closed)
-
-
-def _trim(folder: str, limit: int, now: float) -> str:
-    """Give up the oldest closed files until the folder is within its limit; what was given up, in a sentence."""
-    found = sorted(_found_in(folder, now), key=lambda each: each.age)
-    total = sum(each.size for each in found)
-    given_up: list[_Found] = []
-    for each in found:
-        if total <= limit:
-            break
-        if each.is_closed:
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(folder, each.name))
-                given_up.append(each)
-            total -= each.size
-    if not given_up:
-        return ""
-    size = sum(each.size for each in given_up)
-    return (
-        f"{len(given_up)} files of {size} bytes given up, from {given_up[0].name} to {given_up[-1].name}: "
-        f"the folder may take {limit} bytes"
-    )
-
-
-# -- the journal ------------------------------------------------------------------------------------------------------
 
 
 class Journal:
@@ -255,7 +54,7 @@ class Journal:
     def __init__(self, folder: str, *, wall_clock: Callable[[], float] = time.time) -> None:
         self.folder = folder
         self._wall_clock = wall_clock
-        self._file: _OpenFile | None = None
+        self._file: OpenFile | None = None
         self.start_clean()
 
     def __repr__(self) -> str:
@@ -396,12 +195,12 @@ class Journal:
         if self._has_failed or self._dropped:
             self._tell_that_it_goes_on()
 
-    def _file_for(self, hour: int) -> _OpenFile:
+    def _file_for(self, hour: int) -> OpenFile:
         file = self._file
         if file is not None and (hour > file.hour or file.size >= FILE_LIMIT):
             self._end_file()
         if self._file is None:
-            self._file = _OpenFile(self.folder, hour, self._host, self._pid)
+            self._file = OpenFile(self.folder, hour, self._host, self._pid)
             self._must_trim = True
         return self._file
 
@@ -439,7 +238,7 @@ class Journal:
                 path = self._ended.popleft()
             except IndexError:
                 return
-            _finish(path, self._stopping.is_set)
+            finish(path, self._stopping.is_set)
             self._must_trim = True
 
     def _keep_within_limit(self) -> None:
@@ -447,7 +246,7 @@ class Journal:
             return
         self._must_trim = False
         try:
-            given_up = _trim(self.folder, FOLDER_LIMIT, self._wall_clock())
+            given_up = trim(self.folder, FOLDER_LIMIT, self._wall_clock())
         except OSError as failure:
             logger.info("journal %s cannot be trimmed: %s", self.folder, failure)
             return

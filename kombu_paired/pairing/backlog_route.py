@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
+from kombu_paired.brokers.roles import Secondary
 from kombu_paired.deadline import Deadline
 from kombu_paired.declarations import Declaration, DeclarationBook
 from kombu_paired.errors import ConfigurationError, MessageTooLarge, NamespaceFailure
 from kombu_paired.failures import FailureKind
-from kombu_paired.message import BACKLOG_MARK, Diversion, Message, to_backlog
-from kombu_paired.namespaces.base import Secondary
+from kombu_paired.message import Diversion, Message, to_backlog
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing.call import Call
 from kombu_paired.pairing.clocks import Clocks
@@ -23,6 +23,7 @@ from kombu_paired.pairing.reach import NamespaceReach
 from kombu_paired.pairing.retrying import Patience, on_a_living_link
 from kombu_paired.pairing.rotation import BacklogRotation
 from kombu_paired.pairing.route import Route
+from kombu_paired.stand_in import stand_in_exchange
 
 __all__ = ("BacklogRoute", "Found", "Pulled", "Stored")
 
@@ -86,13 +87,13 @@ class BacklogRoute(Route):
 
     Arguments:
         namespace: the secondary.
-        pairing: the pairing's name; it names the backlog queues.
+        wanted: the backlog queues that it may lead to.
         book: what the application declared.
         options: the settings.
         clocks: the time.
 
     Attributes:
-        wanted: the backlog queues that the settings name.
+        wanted: the backlog queues that it may lead to.
         rotation: those of them that are usable; empty while the secondary has not been reached.
     """
 
@@ -101,14 +102,14 @@ class BacklogRoute(Route):
     def __init__(
         self,
         namespace: Secondary,
-        pairing: str,
+        wanted: Sequence[str],
         book: DeclarationBook,
         options: PairedNamespaceOptions,
         clocks: Clocks,
     ) -> None:
         reach = NamespaceReach(2 * options.send_timeout, clocks.monotonic, known=False, wait=clocks.wait)
         super().__init__(namespace, reach)
-        self.wanted = [f"{pairing}{BACKLOG_MARK}{i}" for i in range(options.backlog_queue_count)]
+        self.wanted = wanted
         self.rotation = BacklogRotation((), options.backlog_retry_interval, clocks.monotonic)
         self._book = book
         self._may_create = options.create_backlog_queues
@@ -182,6 +183,37 @@ class BacklogRoute(Route):
         stored = Stored(failure=known) if known else self._find_and_store(call, why, deadline)
         call.secondary = began
         return stored
+
+    def pass_on(self, message: Message, primary: str, seconds: float) -> bool:
+        """Send what is worth nothing later to the stand-in of its exchange: remote control, its answers, events.
+
+        Arguments:
+            primary: the primary's name.
+            seconds: at most.
+
+        Returns:
+            Whether the secondary has taken it.
+        """
+        declared = self._book.exchange(message.exchange)
+        if declared is None or self.reach.known_failure() is not None:
+            return False
+        name = stand_in_exchange(primary, message.exchange)
+        exchange = replace(declared, arguments={**declared.arguments, "exchange": name})
+        began, deadline = self._clock(), Deadline(seconds, self._clock)
+
+        def send(deadline: Deadline) -> None:
+            lent.sender.declare_once([exchange], deadline.left)
+            lent.sender.send(replace(message, exchange=name), deadline.left)
+
+        with self.links.lend() as lent:
+            try:
+                on_a_living_link(lent, send, deadline)
+            except NamespaceFailure as failure:
+                lent.drop()
+                self.learn(failure, self._clock() - began)
+                return False
+        self.reach.reached()
+        return True
 
     def _find_and_store(self, call: Call, why: NamespaceFailure | None, deadline: Deadline) -> Stored:
         deadline = deadline.part(self.reach.worth(deadline.left))

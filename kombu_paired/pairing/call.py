@@ -10,6 +10,7 @@ from kombu_paired.deadline import Deadline
 from kombu_paired.message import Message
 from kombu_paired.pairing.clocks import Clocks
 from kombu_paired.pairing.doubts import Doubts
+from kombu_paired.pairing.last_send import LastSend
 from kombu_paired.pairing.reach import GLANCE
 
 __all__ = ("MOMENT", "Call", "Calls")
@@ -31,7 +32,7 @@ class Call:
         deadline: when the call must be over.
         maybe_stored: a namespace may have the message by now, so that every copy from here on is marked.
         primary, secondary: when its last try there began; None if it had none.
-        waits: which side was busy, so that it waited, each time.
+        waits: which side was busy, so that it waited, and for how long (seconds), each time.
     """
 
     message: Message
@@ -40,7 +41,7 @@ class Call:
     maybe_stored: bool = False
     primary: float | None = None
     secondary: float | None = None
-    waits: tuple[str, ...] = ()
+    waits: tuple[tuple[str, float], ...] = ()
 
     def is_worth_a_try(self, tried: float | None, now: float) -> bool:
         """A side had no try, or one so long ago that it may have come back, and there is time left."""
@@ -65,18 +66,22 @@ class Calls:
     Arguments:
         send_timeout: seconds on each side.
         clocks: the time.
+        last_send: is told when one begins.
     """
 
-    def __init__(self, send_timeout: float, clocks: Clocks) -> None:
+    def __init__(self, send_timeout: float, clocks: Clocks, last_send: LastSend) -> None:
         self._send_timeout = send_timeout
         self._clock = clocks.monotonic
         self._wall_clock = clocks.wall
         self._doubts = Doubts()
         self._in_vain = threading.local()
+        self._last_send = last_send
 
     def begin(self, message: Message) -> Call:
         """The call that sends a message, by this thread."""
-        deadline = Deadline(self.left(self._clock()), self._clock)
+        now = self._clock()
+        self._last_send.note(now)
+        deadline = Deadline(self.left(now), self._clock)
         self._in_vain.last = None
         return Call(message, self._wall_clock(), deadline, maybe_stored=self._doubts.take(message))
 

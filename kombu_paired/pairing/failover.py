@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from kombu_paired.declarations import Entity
 from kombu_paired.errors import NamespaceFailure
+from kombu_paired.isolation import Isolated
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing.circuit import CircuitState, EntityCircuits, Transition
 from kombu_paired.pairing.clocks import Clocks
@@ -26,6 +27,8 @@ class Failover:
         teller: tells of every change.
         clocks: the time.
         when_back: called when a ping succeeds.
+        concerns: the entity whose health a message's entity shares.
+        leads_to: the queue that an entity leads to.
 
     Attributes:
         circuits: the health of each entity.
@@ -40,34 +43,51 @@ class Failover:
         teller: Teller,
         clocks: Clocks,
         when_back: Callable[[], None],
+        concerns: Callable[[Entity], Entity],
+        leads_to: Callable[[Entity], Entity],
     ) -> None:
-        self.circuits = EntityCircuits(options.failover_interval, clocks.monotonic)
+        self.circuits = EntityCircuits(options.failover_interval, clocks.monotonic, leads_to)
         self.last_failure: NamespaceFailure | None = None
         self._route = route
         self._patience = options.send_timeout / 2
         self._teller = teller
         self._wall_clock = clocks.wall
         self._when_back = when_back
+        self._concerns = concerns
         name = f"kombu-paired-ping-{pairing}"
         self._pinger = Pinger(self.ping, options.ping_interval, name=name, clock=clocks.monotonic)
 
     def is_failed_over(self, entity: Entity) -> bool:
         """A message wants to go to it: whether it may not, and is to be diverted at once."""
-        return self._note(entity, self.circuits.asked(entity)).after is CircuitState.FAILED_OVER
+        entity = self._concerns(entity)
+        return self._note(entity, self.circuits.asked(entity)).after.diverts
 
-    def count(self, entity: Entity, failure: NamespaceFailure) -> None:
-        """A send failed; some kinds of failure do not count."""
+    def state(self, entity: Entity) -> CircuitState:
+        """How it is, as far as is known."""
+        return self.circuits.state(self._concerns(entity))
+
+    def count(self, entity: Entity, failure: NamespaceFailure) -> bool:
+        """A send failed; some kinds of failure do not count. Returns whether the entity is failed over now."""
+        entity = self._concerns(entity)
         if failure.kind.counts:
             self.last_failure = failure
             self._note(entity, self.circuits.failed(entity), failure)
+        return self.circuits.state(entity).diverts
 
     def succeeded(self, entity: Entity) -> None:
         """A send did. What is failed over waits for a ping all the same."""
+        entity = self._concerns(entity)
         self._note(entity, self.circuits.succeeded(entity))
 
     def restore(self, entity: Entity, detail: str = "") -> None:
         """It works: so says a ping, an operator, or a message that it took."""
+        entity = self._concerns(entity)
         self._note(entity, self.circuits.restored(entity), detail=detail)
+
+    def isolate(self, isolated: Isolated) -> None:
+        """Operators have this left alone from now on, and nothing else. What is released is pinged at once."""
+        for entity, transition in self.circuits.isolate(isolated).items():
+            self._note(entity, transition)
 
     def ping(self, entity: Entity) -> bool:
         """Probe a failed-over entity; True if it works again."""
@@ -91,13 +111,14 @@ class Failover:
         self, entity: Entity, transition: Transition, failure: NamespaceFailure | None = None, detail: str = ""
     ) -> Transition:
         """Tell a change of an entity's state, and have it pinged while it is failed over."""
-        if transition.before is transition.after:
+        before, after = transition
+        if before is after:
             return transition
-        if transition.after is CircuitState.HEALTHY:
+        if after is CircuitState.HEALTHY or after is CircuitState.ISOLATED:
             self._pinger.forget(entity)
             if self.circuits.state(entity) is CircuitState.FAILED_OVER:  # another thread's failure came in between
                 self._pinger.watch(entity)
         self._teller.changed(entity, transition, failure, detail)
-        if transition.after is CircuitState.FAILED_OVER:
-            self._pinger.watch(entity)
+        if after is CircuitState.FAILED_OVER:
+            self._pinger.watch(entity, at_once=before is CircuitState.ISOLATED)
         return transition

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
+from kombu_paired.brokers.roles import Sender
+from kombu_paired.deadline import Deadline
 from kombu_paired.errors import MessageTooLarge, NamespaceFailure
-from kombu_paired.namespaces.base import Sender
 
 __all__ = ("Lent", "LinkPool")
 
@@ -48,24 +48,31 @@ class LinkPool:
         for lent in self._take_all():
             lent.sender.drop()
 
-    def close(self) -> None:
-        """Say goodbye on the idle ones, as far as time allows, and from now on on all that are given back."""
+    def close_idle(self) -> None:
+        """Say goodbye on the idle ones, promptly: nobody needs them for now."""
+        self._say_goodbye(Deadline(GOODBYES))
+
+    def close(self, deadline: Deadline | None = None) -> None:
+        """Say goodbye on the idle ones, as far as time allows, and from now on on all that are given back.
+
+        Arguments:
+            deadline: when it is over no goodbye begins, and the rest is dropped.
+        """
         self._is_closed = True
-        self._say_goodbye()
+        self._say_goodbye((deadline or Deadline()).part(GOODBYES))
 
     def give_back(self, lent: Lent) -> None:
         """Keep a sender for the next one who needs it."""
         self._idle.append(lent)
         if self._is_closed:  # looked at last: else it could be closed in between, and this one left open
-            self._say_goodbye()
+            self._say_goodbye(Deadline(GOODBYES))
 
-    def _say_goodbye(self) -> None:
-        deadline = time.monotonic() + GOODBYES
+    def _say_goodbye(self, deadline: Deadline) -> None:
         for lent in self._take_all():
-            if time.monotonic() < deadline:
-                lent.sender.close()
-            else:
+            if deadline.is_over:
                 lent.sender.drop()
+            else:
+                lent.sender.close()
 
     def _take_all(self) -> Iterator[Lent]:
         while True:

@@ -8,44 +8,40 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kombu_paired import journal
+from kombu_paired.brokers.roles import Primary, Secondary
 from kombu_paired.deadline import Deadline
-from kombu_paired.declarations import Declaration, DeclarationBook, Entity
+from kombu_paired.declarations import Declaration, DeclarationBook, Entity, as_it_is
 from kombu_paired.errors import NamespaceFailure, PairingClosed
 from kombu_paired.events import EventKind, EventStream
 from kombu_paired.failures import FailureKind
-from kombu_paired.message import Message
-from kombu_paired.namespaces.base import Primary, Secondary
+from kombu_paired.message import BACKLOG_MARK, Message
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing.backlog_route import BacklogRoute
 from kombu_paired.pairing.call import MOMENT, Call, Calls
 from kombu_paired.pairing.circuit import CircuitState
 from kombu_paired.pairing.clocks import Clocks
 from kombu_paired.pairing.failover import Failover
+from kombu_paired.pairing.isolation import Isolation
+from kombu_paired.pairing.last_send import LastSend
 from kombu_paired.pairing.primary_route import PrimaryRoute
 from kombu_paired.pairing.raising import as_raised, neither_took_it, not_diverted, raise_what_diverting_would_hide
 from kombu_paired.pairing.reach import Wait
+from kombu_paired.pairing.stand_in_queues import StandInQueues
 from kombu_paired.pairing.stranded import Stranded, StrandedMessages
 from kombu_paired.pairing.teller import Teller
+from kombu_paired.pairing.transients import Lost, Transients
+from kombu_paired.stand_in import StandIn
 
 __all__ = ("Pairing",)
 
 #: Seconds that :meth:`Pairing.close` has for what is stranded.
 LAST_TRY = 0.7
-#: Seconds for which remote control is tried again on a primary that refuses: Kombu would for ever, once it is
-#: connected, and connecting in vain ends a plain one after so many (Celery's ``broker_connection_timeout``). And the
-#: most between two tries, which Kombu makes every second.
-REMOTE_CONTROL, BETWEEN_TRIES = 4.0, 2.0
-
-
-class _Lost(NamedTuple):
-    """A transient message that its entity did not take, and when."""
-
-    at: float
-    entity: Entity
-    failure: NamespaceFailure
+#: Seconds after which :meth:`Pairing.close` begins no goodbye: one takes half a second to a broker that is frozen, and
+#: a syphon whose batch is under way may have waited for it before.
+CLOSING = 1.3
 
 
 class Pairing:
@@ -61,12 +57,18 @@ class Pairing:
         wall_clock: seconds since 1970, UTC.
         sleep: how to wait while a namespace is busy.
         wait: how to wait on a condition for what another thread finds out.
+        last_send: when a new message was sent last; by this process, if it is not shared with others.
 
     Attributes:
         events: what happens here; listeners of every pairing are in :data:`kombu_paired.events.everywhere`.
         book: what the application declared.
         circuits: the health of entities.
+        isolation: what operators have left alone, in the whole fleet.
+        concerns: the entity whose health another one shares: that of a queue, where an exchange leads to it alone and
+            the primary is one whose queues fail alone. Events name that one, too.
         rotation: the usable backlog queues.
+        stand_in: when the workers of this process consume from the secondary; None if they never do.
+        stand_in_queues: those of the secondary from which they do.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Pairing:
         wall_clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
         wait: Wait = threading.Condition.wait,
+        last_send: LastSend | None = None,
     ) -> None:
         clocks = Clocks(clock, wall_clock, sleep, wait)
         self.name = name
@@ -97,15 +100,29 @@ class Pairing:
         self._lock = threading.Lock()
         self._is_closing = False
         self._was_opened = False
-        self._calls = Calls(options.send_timeout, clocks)
-        self._teller = Teller(name, options, secondary.uri, self.events, wall_clock)
+        self._last_send = last_send or LastSend()
+        self._calls = Calls(options.send_timeout, clocks, self._last_send)
+        self.concerns: Callable[[Entity], Entity] = self.book.queue_of if primary.fails_by_queue else as_it_is
+        self._teller = Teller(name, options, secondary.uri, self.events, wall_clock, self.concerns)
         self._primary_route = PrimaryRoute(primary, self.book, options, clocks, self._teller.waits)
-        self._backlog_route = BacklogRoute(secondary, name, self.book, options, clocks)
+        self._backlog_route = BacklogRoute(secondary, self.backlog_queue_names, self.book, options, clocks)
         self.rotation = self._backlog_route.rotation
         self._stranded = StrandedMessages(self._send_stranded, 2 * options.send_timeout, name)
-        self._failover = Failover(name, self._primary_route, options, self._teller, clocks, self._stranded.hurry)
+        self._failover = Failover(
+            name,
+            self._primary_route,
+            options,
+            self._teller,
+            clocks,
+            self._stranded.try_now,
+            self.concerns,
+            self.book.queue_of,
+        )
         self.circuits = self._failover.circuits
-        self._lost = threading.local()
+        self.isolation = Isolation(secondary, name, options, clocks, self._failover.isolate)
+        self._transients = Transients()
+        self.stand_in = None if options.stand_in_after is None else StandIn(options.stand_in_after, clock)
+        self.stand_in_queues = StandInQueues(secondary, name, options.send_timeout)
 
     def __repr__(self) -> str:
         return f"<Pairing {self.name}: {self.primary.uri} + {self.secondary.uri}>"
@@ -120,7 +137,7 @@ class Pairing:
     @property
     def backlog_queue_names(self) -> list[str]:
         """The backlog queues that the settings name, usable or not."""
-        return list(self._backlog_route.wanted)
+        return [f"{self.name}{BACKLOG_MARK}{i}" for i in range(self.options.backlog_queue_count)]
 
     def open(self) -> None:
         """Make sure that the backlog queues exist, the first time it is called.
@@ -153,16 +170,18 @@ class Pairing:
             if self._is_closing:
                 return
             self._is_closing = True
+        deadline = Deadline(CLOSING)
         routes = (self._primary_route, self._backlog_route)
         if not self._stranded.close(LAST_TRY):  # nobody is there to say goodbye to
             for route in routes:
                 route.links.drop_idle()
         self.closed = True
+        self.isolation.close()
         for stop in self._when_closing:
             stop()
         self._failover.close()
         for route in routes:
-            route.links.close()
+            route.links.close(deadline)
         self.primary.close()
         self.secondary.close()
         self._teller.closed()
@@ -203,6 +222,10 @@ class Pairing:
             self._calls.raised(call)
             raise
 
+    def since_last_send(self) -> float:
+        """Seconds since a new message was last sent, by any process that shares this moment; infinite before that."""
+        return self._last_send.since(self._clock())
+
     def divert_stranded(self, message: Message, failure: NamespaceFailure) -> None:
         """Divert a message that a consumer took out of a primary which then failed: nobody else knows of it.
 
@@ -219,10 +242,11 @@ class Pairing:
     def send_batch(self, messages: Sequence[Message]) -> None:
         """Send many at once, with the promises of :meth:`send` for each of them."""
         self._require_open()
+        self.isolation.watch()
         healthy: list[Message] = []
         others: list[Message] = []
         for message in messages:
-            simple = not self._is_transient(message) and self.circuits.state(message.entity) is CircuitState.HEALTHY
+            simple = not self._is_transient(message) and self._failover.state(message.entity) is CircuitState.HEALTHY
             (healthy if simple else others).append(message)
         if healthy:
             others += self._send_together(healthy)
@@ -232,6 +256,7 @@ class Pairing:
     def _send_together(self, messages: Sequence[Message]) -> list[Message]:
         """Send to the primary; what waits, is declared or raises on its own account is left to go alone."""
         started = self._wall_clock()
+        self._last_send.note(self._clock())
         outcomes, tried = self._primary_route.send_together(messages, sharing=self.options.divert_while_suspect)
         alone = []
         for message, failure in zip(messages, outcomes, strict=True):
@@ -252,7 +277,10 @@ class Pairing:
         message = call.message
         if self._is_transient(message):
             self._send_transient(call)
-        elif self.circuits and self._failover.is_failed_over(message.entity):
+            return
+        if not self.isolation.is_watched:  # an idle worker sends nothing else than what is transient
+            self.isolation.watch()
+        if self.circuits and self._failover.is_failed_over(message.entity):
             self._divert(call, None)
         else:
             half = call.deadline.left / 2
@@ -269,45 +297,38 @@ class Pairing:
     def _sent(self, message: Message, started: float, doubt: bool = False) -> None:
         if self.circuits:
             self._failover.succeeded(message.entity)
-        if self._teller.wants(EventKind.SENT):
+        if self._teller.hears_of_sends:
             self._teller.sent(message, started, doubt)
 
     def _send_transient(self, call: Call) -> None:
         """Send what is worth nothing later, so that it is not diverted."""
         message = call.message
+        stands_in = self.stand_in is not None and self.stand_in.is_due
+        if stands_in and self._backlog_route.pass_on(message, self.name, call.deadline.left / 2):
+            return  # a frozen primary would be waited for each time, in the thread that consumes
         silence = self._primary_route.reach.silence
         failure = silence or self._primary_route.send(call, call.deadline.left / 2)
-        if failure is None:
+        may_pass_on = self.stand_in is not None and failure is not None and failure.kind.counts
+        if failure is None or (may_pass_on and self._backlog_route.pass_on(message, self.name, call.deadline.left)):
             return
         if failure.kind is FailureKind.FAULT and self.book.is_transient(message.exchange):
             # A worker that starts greets the others, and would end; it is there to empty a broker in alarm.
             self._teller.remote_control_is_dropped(message, failure)
         elif silence is not None:
             raise not_diverted(self.primary.label, message.entity)
-        elif self.book.is_transient(message.exchange) and self._has_tried_for_long():
+        elif self.book.is_transient(message.exchange) and self._transients.has_tried_for_long(self._clock()):
             raise not_diverted(self.primary.label, message.entity) from failure.cause
         else:
-            self._lost.last = _Lost(self._clock(), message.entity, failure)
+            self._transients.last = Lost(self._clock(), message.entity, failure)
             raise as_raised(failure) from failure.cause
-
-    def _has_tried_for_long(self) -> bool:
-        """Whether this thread has tried remote control in vain, again and again, for as long as it is worth."""
-        now = self._clock()
-        since, at = getattr(self._lost, "tries", (now, now))
-        if now - at > BETWEEN_TRIES:
-            since = now
-        self._lost.tries = (since, now)
-        return bool(now - since >= REMOTE_CONTROL)
 
     # -- diverting ----------------------------------------------------------------------------------------------
 
     def _failed(self, call: Call, failure: NamespaceFailure) -> None:
         """The primary did not take the message: divert it, or raise."""
         raise_what_diverting_would_hide(failure)
-        entity = call.message.entity
-        self._failover.count(entity, failure)
+        is_over = self._failover.count(call.message.entity, failure)
         self._teller.send_failed(call, failure)
-        is_over = self.circuits.state(entity) is CircuitState.FAILED_OVER
         if not is_over and not self.options.divert_while_suspect:
             raise as_raised(failure) from failure.cause
         self._divert(call, failure)
@@ -356,7 +377,8 @@ class Pairing:
     def declare(self, operation: str, arguments: dict[str, Any]) -> Any:
         """Declare something on the primary, and remember it.
 
-        While the primary is away it is only noted: a diverted message carries it, and a new link repeats it.
+        While the primary is away, or this is isolated, it is only noted: a diverted message carries it, and a new link
+        repeats it.
 
         Returns:
             The broker's answer; None if it was only noted.
@@ -365,6 +387,8 @@ class Pairing:
             Exception: what the plain transport would raise when the primary refuses.
         """
         declaration, reach = self.book.note(operation, arguments), self._primary_route.reach
+        if self.circuits.isolated.has(declaration.name):
+            return None
         if declaration.is_question:
             known = reach.verdict(self.options.send_timeout / 2)
             return None if known else self._declare(declaration)
@@ -399,8 +423,7 @@ class Pairing:
             PrimaryUnavailable: this thread's message is a transient one, and the caller may not wait.
             Exception: what the primary's own transport raised for it, when the caller may.
         """
-        lost: _Lost | None = getattr(self._lost, "last", None)
-        self._lost.last = None
+        lost = self._transients.take()
         if lost is not None and self._clock() - lost.at < MOMENT:
             if may_wait:
                 raise as_raised(lost.failure) from lost.failure.cause
@@ -414,7 +437,7 @@ class Pairing:
     def primary_was_reached(self) -> None:
         """A consumer has just connected to it: it is not away as a whole."""
         self._primary_route.reach.reached()
-        self._stranded.hurry()
+        self._stranded.try_now()
 
     def mark_healthy(self, entity: Entity) -> None:
         """Restore an entity by hand; a failure that counts will suspect it again."""

@@ -14,8 +14,9 @@ __all__ = ("Pinger",)
 
 logger = logging.getLogger("kombu_paired.ping")  # the name that settings of logs know
 
-#: A ping comes this much earlier or later, so that a fleet does not ping in step.
-JITTER = 0.1
+#: How much earlier or later a ping comes: the first one of an entity, since a fleet fails over in the same second and
+#: is not to ping in the same second; and each other one, so that processes do not fall into step.
+SPREAD, JITTER = 0.5, 0.1
 
 
 class Pinger:
@@ -23,7 +24,7 @@ class Pinger:
 
     Arguments:
         ping: pings an entity; True when it works again.
-        interval: seconds between two pings of an entity, give or take a tenth.
+        interval: seconds between two pings of an entity, give or take a tenth; to the first one, give or take a half.
         name: of the thread.
         clock: monotonic seconds.
     """
@@ -42,12 +43,12 @@ class Pinger:
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def watch(self, entity: Entity) -> None:
-        """Ping an entity from now on, first after one interval."""
+    def watch(self, entity: Entity, *, at_once: bool = False) -> None:
+        """Ping an entity from now on, first after one interval on average, or at once."""
         with self._changed:
             if self._closed or entity in self._due:
                 return
-            self._due[entity] = self._next_time()
+            self._due[entity] = self._clock() if at_once else self._next_time(SPREAD)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 thread.start()
@@ -101,7 +102,7 @@ class Pinger:
                 # A namespace that is back is back for all: no need for the others to wait their turn.
                 self._due.update({other: self._clock() for other in self._due if other != entity})
             elif is_watched and not self._closed:
-                self._due.setdefault(entity, self._next_time())
+                self._due.setdefault(entity, self._next_time(JITTER))
 
-    def _next_time(self) -> float:
-        return self._clock() + self._interval * random.uniform(1 - JITTER, 1 + JITTER)
+    def _next_time(self, jitter: float) -> float:
+        return self._clock() + self._interval * random.uniform(1 - jitter, 1 + jitter)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from kombu_paired.brokers.roles import Primary
 from kombu_paired.deadline import Deadline
 from kombu_paired.declarations import Declaration, DeclarationBook, Entity
 from kombu_paired.errors import MessageTooLarge, NamespaceFailure
 from kombu_paired.failures import FailureKind, Response
 from kombu_paired.message import LARGEST_GROWTH, Message, marked_maybe_duplicate
-from kombu_paired.namespaces.base import Primary
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing.call import Call
 from kombu_paired.pairing.clocks import Clocks
@@ -71,7 +71,7 @@ class PrimaryRoute(Route):
         book: DeclarationBook,
         options: PairedNamespaceOptions,
         clocks: Clocks,
-        waits: Callable[[NamespaceFailure], None],
+        waits: Callable[[NamespaceFailure, float], None],
     ) -> None:
         super().__init__(namespace, NamespaceReach(2 * options.send_timeout, clocks.monotonic, wait=clocks.wait))
         self._book = book

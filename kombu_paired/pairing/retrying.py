@@ -13,7 +13,8 @@ from kombu_paired.pairing.link_pool import Lent
 
 __all__ = ("THROTTLE_WAITS", "Patience", "on_a_living_link")
 
-#: Waits that a namespace gets from a call when it says that it is busy, before the message goes elsewhere.
+#: Waits that a namespace gets from a call when it says that it is busy, before the message goes elsewhere. One that
+#: asks for shorter waits gets more of them, which take as long.
 THROTTLE_WAITS = 3
 
 Answer = TypeVar("Answer")
@@ -47,9 +48,9 @@ class Patience:
 
     Arguments:
         side: ``primary`` or ``secondary``.
-        seconds: of one wait.
+        seconds: of one wait; at most, where the broker says how long.
         sleep: how to wait.
-        tell: hears of each wait before it begins.
+        tell: hears of each wait before it begins, and how long it will be.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Patience:
         side: str,
         seconds: float,
         sleep: Callable[[float], None],
-        tell: Callable[[NamespaceFailure], None] | None = None,
+        tell: Callable[[NamespaceFailure, float], None] | None = None,
     ) -> None:
         self._side = side
         self._seconds = seconds
@@ -76,15 +77,19 @@ class Patience:
         Arguments:
             deadline: of the attempts; a wait is not their own time.
         """
-        while (
-            failure is not None
-            and failure.kind is FailureKind.THROTTLED
-            and call.waits.count(self._side) < THROTTLE_WAITS
-        ):
-            call.waits += (self._side,)
+        while failure is not None and failure.kind is FailureKind.THROTTLED:
+            wait = self._seconds if failure.wait is None else min(failure.wait, self._seconds)
+            if not self._is_patient(call, wait):
+                break
+            call.waits += ((self._side, wait),)
             if self._tell is not None:
-                self._tell(failure)
-            deadline.postpone(self._seconds)
-            self._sleep(self._seconds)
+                self._tell(failure, wait)
+            deadline.postpone(wait)
+            self._sleep(wait)
             failure = attempt()
         return failure
+
+    def _is_patient(self, call: Call, wait: float) -> bool:
+        """Whether a call may wait once more for this side."""
+        waited = [seconds for side, seconds in call.waits if side == self._side]
+        return len(waited) < THROTTLE_WAITS or 0 < wait <= THROTTLE_WAITS * self._seconds - sum(waited)

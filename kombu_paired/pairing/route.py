@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kombu_paired.brokers.roles import Sends
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
-from kombu_paired.namespaces.base import Sends
 from kombu_paired.pairing.link_pool import LinkPool
 from kombu_paired.pairing.reach import NamespaceReach
 

@@ -71,7 +71,7 @@ class StrandedMessages:
             reason,
         )
 
-    def hurry(self) -> None:
+    def try_now(self) -> None:
         """A namespace is back: do not wait for the next round."""
         if self._waiting:
             with self._changed:

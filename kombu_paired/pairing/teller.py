@@ -13,6 +13,7 @@ from kombu_paired import events
 from kombu_paired.declarations import Entity
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.events import Event, EventKind, EventStream
+from kombu_paired.isolation import BY_HAND
 from kombu_paired.message import Message
 from kombu_paired.options import PairedNamespaceOptions
 from kombu_paired.pairing.backlog_route import Pulled, Stored
@@ -33,6 +34,7 @@ class Teller:
         secondary: address of its secondary, without secrets.
         stream: of its events; those of all pairings are in :data:`kombu_paired.events.everywhere`.
         wall_clock: seconds since 1970, UTC.
+        concerns: the entity that events name for that of a message.
     """
 
     def __init__(
@@ -42,16 +44,23 @@ class Teller:
         secondary: str,
         stream: EventStream,
         wall_clock: Callable[[], float],
+        concerns: Callable[[Entity], Entity],
     ) -> None:
         self._pairing = pairing
         self._options = options
         self._secondary = secondary
         self._stream = stream
         self._wall_clock = wall_clock
+        self._concerns = concerns
 
     def wants(self, kind: EventKind) -> bool:
         """Whether an event of this kind is worth building."""
         return self._stream.wants(kind) or events.everywhere.wants(kind)
+
+    @property
+    def hears_of_sends(self) -> bool:
+        """Whether anybody wants to know of a message that the primary took."""
+        return bool(events.everywhere.meters) or self.wants(EventKind.SENT)
 
     def emit(self, kind: EventKind, *, at: float | None = None, **facts: Any) -> None:
         """Tell listeners of this pairing, and of all.
@@ -81,9 +90,9 @@ class Teller:
         if usable < wanted:
             logger.warning("pairing %s: %d of %d backlog queues are usable", self._pairing, usable, wanted)
 
-    def waits(self, failure: NamespaceFailure) -> None:
+    def waits(self, failure: NamespaceFailure, seconds: float) -> None:
         """For a primary that is busy."""
-        logger.warning("%s; waiting %g s", failure, self._options.throttle_wait)
+        logger.warning("%s; waiting %g s", failure, seconds)
 
     def closed(self) -> None:
         self.emit(EventKind.CLOSED)
@@ -97,7 +106,13 @@ class Teller:
         path = entity.path
         why = str(failure) if failure else detail
         kind = failure.kind.value if failure else None
-        if transition.enters(CircuitState.SUSPECT):
+        if transition.after is CircuitState.ISOLATED:
+            logger.warning("pairing %s: %s is isolated: what is sent goes to %s", self._pairing, path, self._secondary)
+            if transition.before is not CircuitState.FAILED_OVER:
+                self.emit(EventKind.FAILED_OVER, entity=path, detail=BY_HAND)
+        elif transition.before is CircuitState.ISOLATED:
+            logger.warning("pairing %s: %s is isolated no more, and is pinged", self._pairing, path)
+        elif transition.enters(CircuitState.SUSPECT):
             logger.warning("pairing %s: %s is suspect: %s", self._pairing, path, why)
             self.emit(EventKind.SUSPECT, entity=path, failure=kind, detail=why)
         elif transition.enters(CircuitState.FAILED_OVER):
@@ -128,7 +143,9 @@ class Teller:
     # -- of a message -------------------------------------------------------------------------------------------
 
     def sent(self, message: Message, started: float, doubt: bool) -> None:
-        """The primary took it. Worth a call only if somebody wants it: this is the healthy path."""
+        """The primary took it. Worth a call only if :attr:`hears_of_sends`: this is the healthy path."""
+        if events.everywhere.meters:
+            events.everywhere.measured(self._pairing, max(0.0, self._wall_clock() - started))
         self._emit_message(EventKind.SENT, message, started, route="primary", doubt=doubt)
 
     def send_failed(self, call: Call, failure: NamespaceFailure) -> None:
@@ -162,7 +179,7 @@ class Teller:
         if self.wants(kind):
             self.emit(
                 kind,
-                entity=message.entity.path,
+                entity=self._concerns(message.entity).path,
                 message_id=message.message_id,
                 route=route,
                 size=message.size,
@@ -210,7 +227,7 @@ class Teller:
     def _diverted(self, call: Call, stored: Stored, message: Message, why: NamespaceFailure | None) -> None:
         self.emit(
             EventKind.DIVERTED,
-            entity=call.message.entity.path,
+            entity=self._concerns(call.message.entity).path,
             message_id=message.message_id,
             route="backlog/" + message.routing_key.rsplit("/", 1)[-1],
             size=message.size if self.wants(EventKind.DIVERTED) else None,

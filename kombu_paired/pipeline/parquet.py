@@ -18,9 +18,11 @@ VARIED = (
     "first_sent_at",
     "diverted_at",
     "syphoned_at",
+    "handed_out_at",
     "delivered_at",
     "consumed_at",
     "backlog_s",
+    "late_s",
     "skew_s",
 )
 #: Options of a writer. What nobody reads is not written: statistics of sizes, and sums that disks make, too.

@@ -50,6 +50,7 @@ class Report:
         problems: problem -> how many.
         page: where ``report.html`` is.
         seconds: step -> how long it took.
+        late_s: ``median``, ``p95`` and ``longest``: how late tasks were that ran during the outage; else None.
     """
 
     files: int = 0
@@ -58,6 +59,7 @@ class Report:
     problems: dict[str, int] = field(default_factory=dict)
     page: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
+    late_s: dict[str, float | None] = field(default_factory=dict)
 
 
 class _Work:
@@ -184,7 +186,7 @@ def make_tables(
     with work.step("page"):
         tables = {"messages": found, "outages": happened, "quality": wrong, "cost": paid, "what_if": tried}
         facts = gather(tables, sheet)
-        report.balance = facts.balance
+        report.balance, report.late_s = facts.balance, facts.late_s
         report.page = write_page(spark, page(facts), out)
     report.seconds = work.seconds
     return report

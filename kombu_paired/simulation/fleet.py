@@ -159,6 +159,7 @@ class _Fleet:
         world.enter(number, end)
         ended = self._life_of_processes(begin, end, is_last)
         self._tell_trimmed(begin, end)
+        self._tell_sides(begin, end)
         self._idle_polls(end)
         if is_last or self._is_stormy(begin, end):
             self._stormy(begin, end, count)
@@ -201,6 +202,15 @@ class _Fleet:
                 if begin <= until < end:
                     text = "2 files of 1048576 bytes given up: the folder may take 1073741824 bytes"
                     self.world.say(slot, until, "journal_trimmed", self._plan.entities[0].pairing, detail=text)
+
+    def _tell_sides(self, begin: int, end: int) -> None:
+        """Which workers began to stand in, and which came home, one soon after the other."""
+        for pairing in sorted({entity.pairing for entity in self._plan.entities}):
+            for since, until in self._plan.stood_in:
+                for slot in self._plan.workers:
+                    for time, event in ((since, "standing_in"), (until + SECOND, "came_home")):
+                        if begin <= time + slot < end:
+                            self.world.say(slot, time + slot, event, pairing, pairing)
 
     def _ending(self, process: Incarnation) -> str:
         if process.ending == "killed":
@@ -407,7 +417,7 @@ def _direct_row(
     """The row of a message that went straight, as ``message_row`` has it."""
     return (
         f'{{"message_id":"{message_id}{known}{first},"bytes":{size},"route":"primary","backlog_queue":null,'
-        f'"diverted_at":null,"syphoned_at":null,"dead_lettered_at":null,"delivered_at":{sent},'
-        f'"consumed_at":{"null" if consumed is None else consumed},"backlog_s":null,"sends":1,"copies_delivered":1,'
-        f'"failed_tries":0,"caller_errors":0,"maybe_duplicate":false,"skew_s":{skew},"fate":"direct"}}\n'
+        f'"diverted_at":null,"syphoned_at":null,"handed_out_at":null,"dead_lettered_at":null,"delivered_at":{sent},'
+        f'"consumed_at":{"null" if consumed is None else consumed},"backlog_s":null,"late_s":null,"sends":1,'
+        f'"copies_delivered":1,"failed_tries":0,"caller_errors":0,"maybe_duplicate":false,"skew_s":{skew},"fate":"direct"}}\n'
     )

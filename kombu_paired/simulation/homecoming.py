@@ -60,14 +60,18 @@ class Homecoming:
 
     # -- from the primary ---------------------------------------------------------------------------------------
 
-    def consume(self, message: Message, entity: Entity, time: int, *, surely: bool = False) -> None:
-        """A worker takes it from the primary and runs it."""
+    def consume(
+        self, message: Message, entity: Entity, time: int, *, surely: bool = False, is_there: bool = False
+    ) -> None:
+        """A worker takes it from the primary and runs it; or, where ``is_there``, from a stand-in queue."""
         rng, settings = self._world.rng, self._world.settings
         if not surely and rng.random() < settings.unconsumed:
             return
         took = int(rng.expovariate(1 / 30_000)) + 500
         time += int(rng.expovariate(1 / 200_000)) + 1_000 + took
-        self._world.tell(message, rng.choice(self._world.plan.workers), time, "consumed", entity, ms=took)
+        self._world.tell(
+            message, rng.choice(self._world.plan.workers), time, "consumed", entity, ms=took, is_there=is_there
+        )
 
     # -- from the backlog ---------------------------------------------------------------------------------------
 
@@ -79,6 +83,9 @@ class Homecoming:
             self.consume(diverted.message, diverted.entity, world.reachable_from(diverted.entity, diverted.at))
         chance = rng.random()
         if chance < settings.waiting:
+            return
+        if (handed_out_at := self._stood_in_for(diverted)) is not None:
+            self._hand_out(diverted, handed_out_at)
             return
         time, batch = self._receive(diverted)
         chance -= settings.waiting
@@ -96,6 +103,33 @@ class Homecoming:
             self._tell_polled(batch)
         self._come_home(diverted, batch.worker, time)
 
+    def _stood_in_for(self, diverted: Diverted) -> int | None:
+        """When workers that stand in get it; None: nobody stands in, or its turn comes after the outage."""
+        world, key = self._world, (diverted.queue, diverted.entity.index)
+        away_before = int(world.settings.stand_in_after * SECOND)
+        for begin, end in world.plan.stood_in:
+            if begin - away_before <= diverted.at < end:
+                soon = max(diverted.at, begin) + int(world.rng.uniform(0.01, 0.5) * SECOND)
+                time = max(soon, self._free_at.get(key, 0))
+                return time if begin <= time < end else None
+        return None
+
+    def _hand_out(self, diverted: Diverted, time: int) -> None:
+        """A syphon moves it to a stand-in queue, and a worker runs it; or nobody does, and it comes home."""
+        world = self._world
+        self._free_at[diverted.queue, diverted.entity.index] = time + PACE
+        worker = world.rng.choice(world.plan.workers)
+        self._tell_polled(_Batch(worker, diverted.entity.pairing, diverted.queue, time, 1))
+        self._tell(diverted, worker, time, "received_from_backlog")
+        self._tell_moved(diverted, worker, time + 1_100, "handed_out")
+        if world.rng.random() >= world.settings.left_behind:
+            self.consume(diverted.message, diverted.entity, time + 1_100, surely=True, is_there=True)
+            return
+        home = world.reachable_from(diverted.entity, time + SECOND)
+        other = self._worker_for(diverted.entity, home)
+        self._tell(diverted, other, home, "received_from_backlog", is_there=True)
+        self._deliver(diverted, other, home + 1_100, is_there=True)
+
     def _come_home(self, diverted: Diverted, worker: int, time: int) -> None:
         self._tell(diverted, worker, time, "received_from_backlog")
         self._deliver(diverted, worker, time + 1_100)
@@ -106,24 +140,31 @@ class Homecoming:
             self._tell(diverted, other, again, "received_from_backlog")
             self._deliver(diverted, other, again + 1_100)
 
-    def _deliver(self, diverted: Diverted, worker: int, time: int) -> None:
+    def _deliver(self, diverted: Diverted, worker: int, time: int, *, is_there: bool = False) -> None:
+        self._tell_moved(diverted, worker, time, "syphoned", is_there=is_there)
+        self.consume(diverted.message, diverted.entity, time)
+
+    def _tell_moved(self, diverted: Diverted, worker: int, time: int, event: str, *, is_there: bool = False) -> None:
         world = self._world
         world.tell(
             diverted.message,
             worker,
             time,
-            "syphoned",
+            event,
             diverted.entity,
             queue=diverted.queue,
             size=diverted.message.size + OVERHEAD,
             ms=max(0, world.own(worker, time) - diverted.own_at),
             first_attempt=diverted.first_attempt,
             maybe_duplicate=diverted.maybe_duplicate,
+            is_there=is_there,
         )
-        self.consume(diverted.message, diverted.entity, time)
 
-    def _tell(self, diverted: Diverted, worker: int, time: int, event: str, detail: str = "") -> None:
-        self._world.tell(diverted.message, worker, time, event, diverted.entity, queue=diverted.queue, detail=detail)
+    def _tell(
+        self, diverted: Diverted, worker: int, time: int, event: str, detail: str = "", *, is_there: bool = False
+    ) -> None:
+        entity, queue = diverted.entity, diverted.queue
+        self._world.tell(diverted.message, worker, time, event, entity, queue=queue, detail=detail, is_there=is_there)
 
     # -- polls --------------------------------------------------------------------------------------------------
 

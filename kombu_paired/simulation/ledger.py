@@ -13,7 +13,7 @@ from kombu_paired.simulation.truth import Row
 
 __all__ = ("FATES", "Ledger")
 
-FATES = ("direct", "recovered", "waiting", "dead-lettered", "expired", "duplicated", "unknown")
+FATES = ("direct", "recovered", "stood-in", "waiting", "dead-lettered", "expired", "duplicated", "unknown")
 
 
 class Ledger:
@@ -39,6 +39,7 @@ class Ledger:
         self._sums["consumed"] += row["consumed_at"] is not None
         self._sums["refused"] += row["fate"] == "unknown" and row["caller_errors"] > 0
         self._sums["lost"] += row["fate"] == "unknown" and row["sends"] >= 1
+        self._sums["ran_meanwhile"] += row["late_s"] is not None
         self._sums[row["fate"]] += 1
         self.add_skew(row["skew_s"])
         if self._file is not None:
@@ -62,7 +63,7 @@ class Ledger:
 
     def balance(self) -> dict[str, int]:
         """Sums over all messages."""
-        names = ("messages", "accepted", "diverted", "consumed", "refused", "lost", *FATES)
+        names = ("messages", "accepted", "diverted", "consumed", "refused", "lost", "ran_meanwhile", *FATES)
         return {name: self._sums[name] for name in names}
 
     def skew_row(self) -> list[Row]:

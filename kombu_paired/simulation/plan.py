@@ -90,6 +90,7 @@ class Plan:
         incarnations: of each slot, in order of time.
         parts: what is down when.
         outages: kind, begin and end of each outage as planned.
+        stood_in: begin and end of the times in which all workers stand in.
         secondary_down: begin and end.
         queue_down: backlog queue -> begin and end of its failures.
         holes: slot -> begin and end of the times it cannot write.
@@ -103,6 +104,7 @@ class Plan:
     incarnations: tuple[tuple[Incarnation, ...], ...]
     parts: tuple[Part, ...]
     outages: tuple[tuple[str, int, int], ...]
+    stood_in: tuple[tuple[int, int], ...]
     secondary_down: tuple[tuple[int, int], ...]
     queue_down: dict[int, tuple[tuple[int, int], ...]]
     holes: dict[int, tuple[tuple[int, int], ...]]
@@ -143,6 +145,7 @@ def make_plan(settings: FleetSettings, rng: random.Random) -> Plan:
         incarnations=_incarnations(settings, rng, start, end),
         parts=parts,
         outages=outages,
+        stood_in=_stood_in(settings, outages),
         secondary_down=down,
         queue_down=queue_down,
         holes=holes,
@@ -182,6 +185,13 @@ def _incarnations(
             begin, count = cut, count + 1
         fleet.append(tuple(those))
     return tuple(fleet)
+
+
+def _stood_in(settings: FleetSettings, outages: Sequence[tuple[str, int, int]]) -> tuple[tuple[int, int], ...]:
+    """Workers stand in when the primary as a whole is away for long enough, and for all of them."""
+    after = int(settings.stand_in_after * SECOND)
+    whole = [(begin + after, end) for kind, begin, end in outages if kind == "namespace" and after]
+    return tuple((begin, end) for begin, end in whole if begin < end)
 
 
 def _within(

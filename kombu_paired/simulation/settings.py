@@ -46,12 +46,14 @@ class FleetSettings:
     failover_interval: float = _known(10.0, "seconds")
     ping_interval: float = _known(60.0, "seconds, give or take a tenth")
     poll: float = _known(900.0, "seconds of the syphon's long poll")
+    stand_in_after: float = _known(0.0, "seconds without the primary after which workers stand in; 0: they never do")
     outage_kinds: tuple[str, ...] = _known(OUTAGE_KINDS, "taken in turn")
 
     unconsumed: float = _known(0.01, "share of the messages that wait in the primary to the end")
     duplicated: float = _known(0.001, "share of the messages that run twice, or come home twice")
     retried: float = _known(0.002, "share of the messages that a task sends again under the same id")
     odd_failures: float = _known(0.001, "share of the messages that are throttled, unauthorized, rejected, missing")
+    left_behind: float = _known(0.01, "share of the messages handed out that no worker takes, and that come home")
     waiting: float = _known(0.001, "share of the diverted messages that never come home")
     dead_lettered: float = _known(0.002, "share of the diverted messages that become dead letters")
     expired: float = _known(0.002, "share of the diverted messages whose time to live runs out")
@@ -83,7 +85,7 @@ class FleetSettings:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         shares = ("unconsumed", "duplicated", "retried", "odd_failures")
         backlog_shares = ("waiting", "dead_lettered", "expired", "abandoned")
-        for names in (shares, backlog_shares, ("garbage",)):
+        for names in (shares, backlog_shares, ("left_behind",), ("garbage",)):
             if sum(getattr(self, name) for name in names) > 1:
                 raise ValueError(f"the shares {', '.join(names)} must not be more than 1 together")
 

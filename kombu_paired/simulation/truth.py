@@ -6,6 +6,7 @@ the order in which they happened, one message or one process at a time, and noth
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
@@ -28,6 +29,8 @@ JOIN = 10 * SECOND
 EXPIRED = "TTLExpiredException"
 _MINUTE = 60 * SECOND
 _NONE = -1
+#: Numbers that are kept of each diverted message: when it was diverted, and the arguments of :func:`_add_message`.
+_TIMES = 5
 
 
 class Happened(NamedTuple):
@@ -36,6 +39,7 @@ class Happened(NamedTuple):
     Attributes:
         entity: pairing and destination path; of a consumed event its queue; None for events that name a backlog queue.
         queue: number of the backlog queue.
+        is_there: it happened at a stand-in queue.
     """
 
     event: str
@@ -46,6 +50,7 @@ class Happened(NamedTuple):
     queue: int | None = None
     maybe_duplicate: bool = False
     detail: str | None = None
+    is_there: bool = False
 
 
 def _latest_of(*times: int | None) -> int:
@@ -57,14 +62,15 @@ def message_row(message_id: str, history: Sequence[Happened]) -> Row:
     counts: dict[str, int] = defaultdict(int)
     at: dict[str, int] = {}
     firsts, sizes, queues, maybe = [], [], [], False
-    for event, time, _, first_attempt, size, queue, maybe_duplicate, _ in history:
-        counts[event] += 1
-        if event not in at or time < at[event]:
-            at[event] = time
+    for event, time, _, first_attempt, size, queue, maybe_duplicate, _, is_there in history:
+        for name in (event, f"{event} there") if is_there else (event,):
+            counts[name] += 1
+            if name not in at or time < at[name]:
+                at[name] = time
         if first_attempt is not None:
             firsts.append(first_attempt)
         if size is not None:
-            sizes.append((event in ("diverted", "syphoned"), size))  # the form in the backlog is larger
+            sizes.append((event in ("diverted", "syphoned", "handed_out"), size))  # the form in the backlog is larger
         if queue is not None:
             queues.append(queue)
         maybe = maybe or maybe_duplicate
@@ -72,38 +78,52 @@ def message_row(message_id: str, history: Sequence[Happened]) -> Row:
     diverted, arrived, died, ran = at.get("diverted"), at.get("syphoned"), at.get("dead_lettered"), at.get("consumed")
     syphoned = None if arrived is None else _latest_of(arrived, diverted, first)
     dead = None if died is None else _latest_of(died, diverted, first)
-    delivered = _least((at.get("sent"), syphoned))
+    gone, ran_there = at.get("handed_out"), at.get("consumed there")
+    handed_out = None if gone is None else _latest_of(gone, diverted, first)
+    delivered = _least((at.get("sent"), syphoned, handed_out))
     consumed = None if ran is None else _latest_of(ran, first, None if maybe else delivered)
-    out = syphoned if syphoned is not None else dead
+    left = _least((syphoned, handed_out))
+    out = left if left is not None else dead
+    late = None if ran_there is None or first is None else _latest_of(ran_there, first, handed_out) - first
+    copies, there = _copies(counts)
     pairing, entity = _destination(history)
-    copies = max(counts["sent"] + counts["syphoned"], counts["consumed"])
     return {
         "message_id": message_id,
         "pairing": pairing,
         "entity": entity,
         "first_sent_at": first,
         "bytes": min(sizes)[1] if sizes else None,
-        "route": _route(counts),
+        "route": _route(counts, there),
         "backlog_queue": min(queues) if queues else None,
         "diverted_at": diverted,
         "syphoned_at": syphoned,
+        "handed_out_at": handed_out,
         "dead_lettered_at": dead,
         "delivered_at": delivered,
         "consumed_at": consumed,
         "backlog_s": None if diverted is None or out is None else (out - diverted) / 1e6,
+        "late_s": None if late is None else late / 1e6,
         "sends": counts["sent"] + counts["diverted"],
         "copies_delivered": copies,
         "failed_tries": counts["send_failed"],
         "caller_errors": counts["backlog_unavailable"],
         "maybe_duplicate": maybe,
-        "skew_s": max([0, *_behind(diverted, arrived), *_behind(diverted, died), *_behind(first, ran)]) / 1e6,
-        "fate": _fate(history, counts, copies, maybe),
+        "skew_s": max([0, *(_behind(diverted, each) for each in (arrived, gone, died)), _behind(first, ran)]) / 1e6,
+        "fate": _fate(history, counts, copies, there, maybe),
     }
 
 
-def _behind(cause: int | None, effect: int | None) -> list[int]:
+def _copies(counts: dict[str, int]) -> tuple[int, int]:
+    """How many came to workers, and how many of these to stand-in queues: what goes home from there is the same."""
+    died_there = counts["dead_lettered there"]
+    there = max(counts["handed_out"], counts["consumed there"] + counts["syphoned there"] + died_there)
+    from_backlog = counts["syphoned"] - counts["syphoned there"]
+    return max(counts["sent"] + from_backlog + there - died_there, counts["consumed"]), there
+
+
+def _behind(cause: int | None, effect: int | None) -> int:
     """By how much an effect's clock is behind its cause's."""
-    return [] if cause is None or effect is None else [cause - effect]
+    return 0 if cause is None or effect is None else cause - effect
 
 
 def _destination(history: Sequence[Happened]) -> tuple[str | None, str | None]:
@@ -112,26 +132,32 @@ def _destination(history: Sequence[Happened]) -> tuple[str | None, str | None]:
     return min(named, default=(None, None))
 
 
-def _route(counts: dict[str, int]) -> str | None:
+def _route(counts: dict[str, int], there: int) -> str | None:
     detour = ("diverted", "received_from_backlog", "abandoned", "syphoned", "dead_lettered")
-    was_in_backlog = any(counts[event] for event in detour)
+    was_in_backlog = there > 0 or any(counts[event] for event in detour)
     if counts["sent"]:
         return "both" if was_in_backlog else "primary"
+    if there:
+        return "stand-in"
     return "backlog" if was_in_backlog else None
 
 
-def _fate(history: Sequence[Happened], counts: dict[str, int], copies: int, maybe_duplicate: bool) -> str:
+def _fate(history: Sequence[Happened], counts: dict[str, int], copies: int, there: int, maybe_duplicate: bool) -> str:
     sends = counts["sent"] + counts["diverted"]
     owed = max(sends, 1)
     letters = [each.detail for each in history if each.event == "dead_lettered"]
     if copies > owed:
         return "duplicated"
     is_owed = copies < owed
-    if counts["diverted"] > counts["syphoned"] + len(letters) and (maybe_duplicate or is_owed):
+    left_there = counts["syphoned there"] + counts["dead_lettered there"]
+    from_backlog = counts["syphoned"] + len(letters) - left_there
+    if counts["diverted"] > from_backlog + there and (maybe_duplicate or copies < sends):
         return "waiting"
     if is_owed and letters:
         return "expired" if all(reason == EXPIRED for reason in letters) else "dead-lettered"
-    if counts["diverted"] or counts["syphoned"]:
+    if counts["consumed there"] or (there > left_there and not counts["consumed"]):
+        return "stood-in"
+    if counts["diverted"] or counts["syphoned"] or there:
         return "recovered"
     return "direct" if counts["sent"] else "unknown"
 
@@ -175,11 +201,13 @@ class _Outage:
     parts: list[_Outage] = field(default_factory=list)
     diverted: int = 0
     recovered: int = 0
+    stood_in: int = 0
     dead: int = 0
     drained: int = _NONE
+    late: list[int] = field(default_factory=list)
 
     def row(self) -> Row:
-        waiting = self.diverted - self.recovered - self.dead
+        waiting = self.diverted - self.recovered - self.stood_in - self.dead
         drained = self.drained if self.diverted and not waiting else None
         return {
             "scope": "namespace" if self.entity is None else "entity",
@@ -197,8 +225,12 @@ class _Outage:
             "failure_kinds": sorted(self.kinds),
             "messages_diverted": self.diverted,
             "messages_recovered": self.recovered,
+            "messages_stood_in": self.stood_in,
             "messages_dead_lettered": self.dead,
             "messages_waiting": waiting,
+            "messages_ran_meanwhile": len(self.late),
+            "late_median_s": _percentile(self.late, 0.5),
+            "late_p95_s": _percentile(self.late, 0.95),
             "processes_saw": len(self.saw),
             "processes_unrestored": len(self.unrestored),
             "processes_unaffected": len(self.unaffected),
@@ -209,6 +241,13 @@ def _seconds(since: int | None, until: int | None, least: int | None = None) -> 
     if since is None or until is None:
         return None
     return (until - since if least is None else max(least, until - since)) / 1e6
+
+
+def _percentile(microseconds: Sequence[int], share: float) -> float | None:
+    """In seconds: the least that a share of them do not exceed."""
+    if not microseconds:
+        return None
+    return sorted(microseconds)[max(0, math.ceil(share * len(microseconds)) - 1)] / 1e6
 
 
 def _least(values: Iterable[int | None]) -> int | None:
@@ -266,7 +305,8 @@ class OutageTruth:
     def finished(self, row: Row) -> None:
         """The row of a message is known."""
         if row["diverted_at"] is not None:
-            times = (row[name] for name in ("diverted_at", "syphoned_at", "dead_lettered_at"))
+            times = [row[name] for name in ("diverted_at", "syphoned_at", "dead_lettered_at", "handed_out_at")]
+            times.append(None if row["late_s"] is None else round(row["late_s"] * SECOND))
             self._diverted[row["pairing"], row["entity"]].extend(_NONE if each is None else each for each in times)
 
     def settle(self, now: int | None) -> None:
@@ -356,7 +396,9 @@ class OutageTruth:
             for part in outage.parts:
                 outage.diverted += part.diverted
                 outage.recovered += part.recovered
+                outage.stood_in += part.stood_in
                 outage.dead += part.dead
+                outage.late += part.late
                 outage.drained = max(outage.drained, part.drained)
         rows = [outage.row() for outage in self._outages]
         return sorted(
@@ -371,10 +413,11 @@ class OutageTruth:
         for key, times in self._diverted.items():
             outages = sorted(of_entity[key], key=lambda each: each.first)
             starts = [each.first for each in outages]
-            for at, syphoned, dead in zip(times[::3], times[1::3], times[2::3], strict=True):
+            for place in range(0, len(times), _TIMES):
+                at, *became = times[place : place + _TIMES]
                 number = bisect_right(starts, at) - 1
                 if number >= 0 and at <= outages[number].ended + GAP:
-                    _add_message(outages[number], syphoned, dead)
+                    _add_message(outages[number], *became)
 
 
 def _unite(outage: _Outage, other: _Outage) -> None:
@@ -388,9 +431,15 @@ def _unite(outage: _Outage, other: _Outage) -> None:
     outage.parts += other.parts
 
 
-def _add_message(outage: _Outage, syphoned: int, dead: int) -> None:
+def _add_message(outage: _Outage, syphoned: int, dead: int, handed_out: int, late: int) -> None:
     outage.diverted += 1
-    outage.recovered += syphoned != _NONE
-    outage.dead += syphoned == _NONE and dead != _NONE
-    out = dead if syphoned == _NONE else syphoned
+    if syphoned != _NONE:
+        outage.recovered += 1
+    elif dead != _NONE:
+        outage.dead += 1
+    elif handed_out != _NONE:
+        outage.stood_in += 1
+    out = next((each for each in (syphoned, dead, handed_out) if each != _NONE), _NONE)
     outage.drained = max(outage.drained, out)
+    if late != _NONE:
+        outage.late.append(late)

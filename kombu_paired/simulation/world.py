@@ -13,7 +13,7 @@ from kombu_paired.simulation.settings import FleetSettings
 from kombu_paired.simulation.spool import Spool
 from kombu_paired.simulation.truth import Happened, OutageTruth, Row, message_row
 
-__all__ = ("Message", "World", "new_id")
+__all__ = ("Message", "World", "new_id", "stand_in_queue")
 
 
 def new_id(rng: random.Random) -> str:
@@ -168,15 +168,21 @@ class World:
         ms: int | None = None,
         maybe_duplicate: bool = False,
         detail: str = "",
+        is_there: bool = False,
     ) -> int | None:
         """An event of a message, as its kind has it. ``ms`` is in microseconds here.
 
         Arguments:
             queue: number of the backlog queue.
             first_attempt: by the clock of who sent it.
+            is_there: it happens at a stand-in queue.
         """
         named, known = _entity_of(event, entity, queue)
-        route = "primary" if event in ("sent", "send_failed") else None if queue is None else f"backlog/{queue}"
+        route: str | None
+        if is_there:
+            named, route = stand_in_queue(entity) if known is None else named, "stand-in"
+        else:
+            route = "primary" if event in ("sent", "send_failed") else None if queue is None else f"backlog/{queue}"
         rest = f'"event":"{event}","pairing":"{entity.pairing}","entity":{quoted(named)},"message_id":"{message.id}"'
         rest += f',"route":"{route}"' if route else ""
         rest += f',"bytes":{size}' if size is not None else ""
@@ -186,7 +192,10 @@ class World:
         rest += f',"detail":"{detail}"' if detail else ""
         own = self.put(slot, time, rest + "}", first_attempt)
         if own is not None:
-            happened = Happened(event, own, known, first_attempt, size, queue, maybe_duplicate, detail or None)
+            number = None if is_there else queue
+            happened = Happened(
+                event, own, known, first_attempt, size, number, maybe_duplicate, detail or None, is_there
+            )
             message.history.append(happened)
         return own
 
@@ -196,6 +205,11 @@ class World:
             row = message_row(message.id, message.history)
             self.outages.finished(row)
             self._on_row(row)
+
+
+def stand_in_queue(entity: Entity) -> str:
+    """What stands in for its queue on the secondary."""
+    return f"{entity.pairing}/x-paired-standin/{entity.queue}"
 
 
 def _entity_of(event: str, entity: Entity, queue: int | None) -> tuple[str, tuple[str, str] | None]:

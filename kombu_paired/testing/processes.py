@@ -186,7 +186,9 @@ _ports_given: set[int] = set()
 
 
 def free_port() -> int:
-    """A free loopback port, one of :data:`PORTS`, that nobody takes by accident while its owner is down.
+    """A free loopback port, one of :data:`~kombu_paired.testing.processes.PORTS`.
+
+    Nobody takes it by accident while its owner is down.
 
     Raises:
         BrokerFailed: there is none.

@@ -11,9 +11,9 @@ from typing import Any
 from kombu import Connection
 from kombu.transport import virtual
 
+from kombu_paired.brokers.forms import message_of, prepare
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.message import Message
-from kombu_paired.namespaces.links import message_of, prepare
 from kombu_paired.testing.scripted import SCHEME, ScriptedBroker, ScriptedError, ScriptedRefusal, broker_at
 
 __all__ = ("Channel", "Transport")

@@ -9,13 +9,13 @@ from typing import Any
 
 from celery import signals
 
-import kombu_paired.namespaces.redis
+import kombu_paired.brokers.redis.receiving
 from tests.battle.calling import call
 from tests.battle.ledger import Pen
 from tests.support.shop import app
 
-assert hasattr(kombu_paired.namespaces.redis, "LOCK_SECONDS")
-kombu_paired.namespaces.redis.LOCK_SECONDS = int(float(os.environ["BATTLE_LOCK_SECONDS"]))
+assert hasattr(kombu_paired.brokers.redis.receiving, "LOCK_SECONDS")
+kombu_paired.brokers.redis.receiving.LOCK_SECONDS = int(float(os.environ["BATTLE_LOCK_SECONDS"]))
 
 _numbers = itertools.count(1)
 pen = Pen(os.environ["BATTLE_FACTS"], os.environ["BATTLE_ACTOR"])

@@ -19,7 +19,7 @@ from typing import Any
 
 from kombu import Connection, Consumer, Producer, Queue
 
-from kombu_paired.namespaces.kombu import KombuNamespace
+from kombu_paired.brokers.kombu import KombuNamespace
 from kombu_paired.testing import local_broker
 
 QUEUE = "bench"

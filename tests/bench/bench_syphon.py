@@ -1,10 +1,11 @@
 """How fast does the syphon drain a backlog, against RabbitMQ's own shovel, in one run?
 
-    python -m tests.bench.bench_syphon [--messages N] [--rounds N]
+    python -m tests.bench.bench_syphon [--messages N] [--rounds N] [--redis]
 
-Two RabbitMQ nodes. The same messages, 600 bytes of body and the headers of a Celery task, move from the one to the
-other: by the syphon (from its ten backlog queues), by a dynamic shovel with ``ack-mode: on-confirm`` (from one queue),
-and by a plain loop that consumes, publishes, waits for the confirm and acknowledges, one message at a time.
+Two RabbitMQ nodes; or two Redis servers, which have nothing to compare with but another commit. The same messages,
+600 bytes of body and the headers of a Celery task, move from the one to the other: by the syphon (from its ten backlog
+queues), by a dynamic shovel with ``ack-mode: on-confirm`` (from one queue), and by a plain loop that consumes,
+publishes, waits for the confirm and acknowledges, one message at a time.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from amqp.exceptions import ChannelError
 from kombu import Connection, Queue
 
 from kombu_paired import Syphon, pairing_of
+from kombu_paired.brokers.kombu import KombuNamespace
 from kombu_paired.message import Diversion, Message, to_backlog
-from kombu_paired.namespaces.kombu import KombuNamespace
-from kombu_paired.testing import LocalRabbitMQ
+from kombu_paired.testing import LocalRabbitMQ, LocalRedis
 
 TARGET = "orders"
 BODY = json.dumps("x" * 598)
@@ -48,21 +50,30 @@ def fill(url: str, queues: list[str], messages: int) -> None:
     sender.close()
 
 
-def seconds_until_there(primary: LocalRabbitMQ, messages: int, start: Callable[[], Any]) -> float:
+def waiting(channel: Any) -> int:
+    try:
+        return int(channel.queue_declare(TARGET, passive=True).message_count)
+    except ChannelError:  # an empty list is none, on Redis
+        return 0
+
+
+def seconds_until_there(primary: LocalRabbitMQ | LocalRedis, messages: int, start: Callable[[], Any]) -> float:
     """From the start of something until all messages are in the target queue."""
     with Connection(primary.url) as connection:
         channel = connection.default_channel
+        Queue(TARGET, durable=True)(channel).declare()
         began = time.perf_counter()
         start()
-        while channel.queue_declare(TARGET, passive=True).message_count < messages:
+        while waiting(channel) < messages:
             time.sleep(0.01)
         took = time.perf_counter() - began
         channel.queue_purge(TARGET)
     return took
 
 
-def by_syphon(primary: LocalRabbitMQ, secondary: LocalRabbitMQ, messages: int) -> float:
-    with Connection("paired+" + primary.url, transport_options={"secondary": secondary.url}) as connection:
+def by_syphon(primary: LocalRabbitMQ | LocalRedis, secondary: LocalRabbitMQ | LocalRedis, messages: int) -> float:
+    options = {"secondary": secondary.url, "enable_syphon": False}  # it is started below
+    with Connection("paired+" + primary.url, transport_options=options) as connection:
         connection.connect()
         pairing = pairing_of(connection)
         fill(secondary.url, list(pairing.rotation.queues), messages)
@@ -123,16 +134,24 @@ def by_loop(primary: LocalRabbitMQ, secondary: LocalRabbitMQ, messages: int) -> 
     return seconds_until_there(primary, messages, loop)
 
 
+def on_redis(messages: int, rounds: int) -> None:
+    with LocalRedis() as primary, LocalRedis() as secondary:
+        rates = [messages / by_syphon(primary, secondary, messages) for _ in range(rounds)]
+    print(json.dumps({"syphon_per_s": round(statistics.median(rates)), "load": round(os.getloadavg()[0], 2)}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=30_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--redis", action="store_true")
     options = parser.parse_args()
+    if options.redis:
+        on_redis(options.messages, options.rounds)
+        return
     few = max(options.messages // 10, 1)
     rates: dict[str, list[float]] = {"syphon": [], "shovel": [], "loop": []}
     with LocalRabbitMQ() as primary, LocalRabbitMQ(plugins=["rabbitmq_shovel"]) as secondary:
-        with Connection(primary.url) as connection:
-            Queue(TARGET, durable=True)(connection.default_channel).declare()
         for _ in range(options.rounds):
             rates["syphon"].append(options.messages / by_syphon(primary, secondary, options.messages))
             rates["shovel"].append(options.messages / by_shovel(primary, secondary, options.messages))

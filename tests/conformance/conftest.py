@@ -5,7 +5,6 @@ A test says so with ``@pytest.mark.needs("process", "outlives_restart")``.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from kombu_paired.namespaces.base import Namespace, Receiver, Sender
+from kombu_paired.brokers.drivers import DRIVERS
+from kombu_paired.brokers.roles import Namespace, Receiver, Sender
 from tests.conformance.sites import ABILITIES, FACTORIES, TIMEOUT, Site
 from tests.support.nodes import LocalTestBroker
 
@@ -57,10 +57,12 @@ class Source:
 
 
 @pytest.fixture
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
-    if request.param == "sqlalchemy" and importlib.util.find_spec("sqlalchemy") is None:
-        pytest.skip("sqlalchemy is not installed")
-    made = FACTORIES[request.param](Source(request, tmp_path))
+def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    factory = FACTORIES[request.param]
+    if not factory.driver.is_installed:
+        pytest.skip(f"{factory.driver.package} is not installed: pip install '{factory.driver.extra}'")
+    monkeypatch.setitem(DRIVERS, factory.scheme, factory.driver)  # the line for a broker that is none of the product's
+    made = factory(Source(request, tmp_path))
     made.number = next(_numbers)
     yield made
     made.close()
@@ -111,5 +113,5 @@ def sender(namespace: Namespace, opened: Callable[..., Any]) -> Sender:
 
 @pytest.fixture
 def receiver(namespace: Namespace, queue: str, opened: Callable[..., Any]) -> Receiver:
-    made: Receiver = opened(namespace.receiver(queue, 100, TIMEOUT))
+    made: Receiver = opened(namespace.receiver([queue], 100, TIMEOUT))
     return made

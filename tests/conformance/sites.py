@@ -1,13 +1,14 @@
 """The brokers that the conformance suite runs against, one factory each.
 
 A namespace joins the suite by an entry in :data:`FACTORIES`: a class that can make namespaces on its broker, look into
-the broker by another way than the namespace, and make it suffer. What it cannot do it leaves out of ``abilities``, and
-the tests that need it are not collected for it.
+the broker by another way than the namespace, and make it suffer. What the driver does not promise and what the site
+cannot do is not among its ``abilities``, and the tests that need it are not collected for it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -16,18 +17,22 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import kombu
-import pytest
 import redis
 
+from kombu_paired.brokers.driver import Driver
+from kombu_paired.brokers.drivers import DRIVERS
+from kombu_paired.brokers.kombu import KombuNamespace
+from kombu_paired.brokers.roles import DEAD_LETTER_SUFFIX, Namespace
 from kombu_paired.emulator import Emulator
-from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, Namespace
-from kombu_paired.namespaces.drivers import DRIVERS
-from kombu_paired.namespaces.kombu import KombuNamespace
+from kombu_paired.message import Message
 from tests.support.nodes import LocalTestBroker
 from tests.support.proxy import Proxy
+from tests.support.spool import ask_spool
+from tests.support.toy.driver import Toy as ToyDriver
+from tests.support.toy.local import LocalToy
 
 #: Seconds that every call gets.
-TIMEOUT = 2.5
+TIMEOUT = 3.0
 
 #: What a broker, or the transport to it, can do; see ``Driver`` for the first four.
 ABILITIES = frozenset(
@@ -36,6 +41,8 @@ ABILITIES = frozenset(
         "routed",
         "keeps_unsettled",
         "outlives_restart",
+        "stands_in",  # workers may consume from it while their primary is away
+        "keeps_notices",  # entities of its primary can be isolated by hand
         "returns_on_close",  # what a receiver holds when it closes goes back
         "stores_backlog",  # a queue may be named like a backlog queue
         "missing_queues",  # a queue that was not created is an error
@@ -55,16 +62,17 @@ ABILITIES = frozenset(
 )
 
 
-def of_driver(scheme: str) -> set[str]:
-    """The abilities that the table of drivers promises."""
-    driver = DRIVERS[scheme]
-    names = ("confirmed", "routed", "keeps_unsettled", "outlives_restart")
+def promised_by(driver: Driver) -> set[str]:
+    """The abilities that a driver declares."""
+    names = ("confirmed", "routed", "keeps_unsettled", "outlives_restart", "stands_in", "keeps_notices")
     return {name for name in names if getattr(driver, name)}
 
 
 class Site(ABC):
     """One broker, as the suite sees it."""
 
+    scheme: ClassVar[str]
+    driver: ClassVar[Driver]
     abilities: ClassVar[set[str]]
     #: Bytes of a message that is large for this broker, and yet fits.
     large: ClassVar[int] = 1_000_000
@@ -150,16 +158,14 @@ class BrokerSource(Protocol):
 class BrokerSite(Site):
     """On a real broker process."""
 
-    kind: ClassVar[str]
-
     def __init__(self, source: BrokerSource) -> None:
-        self.broker = source.broker(self.kind)
+        self.broker = source.broker(self.scheme)
 
     def namespace(self, *, proxied: bool = False, password: str | None = None, **arguments: Any) -> Namespace:
         url = self.broker.proxied_url if proxied else self.broker.url
         if password is not None:
-            user = {"amqp": "guest", "redis": ""}[self.kind]
-            url = f"{self.kind}://{user}:{password}@127.0.0.1{url.rpartition('127.0.0.1')[2]}"
+            user = {"amqp": "guest", "redis": ""}[self.scheme]
+            url = f"{self.scheme}://{user}:{password}@127.0.0.1{url.rpartition('127.0.0.1')[2]}"
         return KombuNamespace("secondary", [url], {}, send_timeout=TIMEOUT, **arguments)
 
     def kill(self) -> None:
@@ -191,8 +197,8 @@ class BrokerSite(Site):
 
 
 class RabbitMQ(BrokerSite):
-    kind = "amqp"
-    abilities = of_driver("amqp") | {
+    scheme, driver = "amqp", DRIVERS["amqp"]
+    abilities = promised_by(driver) | {
         "marks_backlog",
         "returns_on_close",
         "stores_backlog",
@@ -276,9 +282,9 @@ class RabbitMQQuorum(RabbitMQ):
 
 
 class Redis(BrokerSite):
-    kind = "redis"
+    scheme, driver = "redis", DRIVERS["redis"]
     # Our local Redis has its append-only file turned on.
-    abilities = of_driver("redis") | {
+    abilities = promised_by(driver) | {
         "marks_backlog",
         "outlives_restart",
         "returns_on_close",
@@ -319,13 +325,14 @@ class Redis(BrokerSite):
         return look
 
     def shorten_locks(self, monkeypatch: Any) -> None:
-        monkeypatch.setattr("kombu_paired.namespaces.redis.LOCK_SECONDS", 0.5)
+        monkeypatch.setattr("kombu_paired.brokers.redis.receiving.LOCK_SECONDS", 0.5)
 
 
 class ServiceBus(Site):
     """On an emulator of its own: it starts in less than a fifth of a second."""
 
-    abilities = of_driver("azureservicebus") | {
+    scheme, driver = "azureservicebus", DRIVERS["azureservicebus"]
+    abilities = promised_by(driver) | {
         "returns_on_close",
         "stores_backlog",
         "missing_queues",
@@ -343,7 +350,6 @@ class ServiceBus(Site):
     large = 250_000
 
     def __init__(self, source: BrokerSource) -> None:
-        pytest.importorskip("azure.servicebus")
         folder = source.folder / "servicebus"
         self.emulator = Emulator(process=True, data=folder, policies=["main:a/+=key=="]).start()
         self._proxy: Proxy | None = None
@@ -363,7 +369,7 @@ class ServiceBus(Site):
 
     def _forget(self) -> None:
         """What this process knows of namespaces: ports come again."""
-        from kombu_paired.namespaces.servicebus import transport
+        from kombu_paired.brokers.servicebus import transport
 
         for known in (transport._states, transport._subscriptions, transport._known):
             known.clear()
@@ -443,7 +449,8 @@ class ServiceBus(Site):
 
 class Filesystem(Site):
     # A file's name ends with its queue's, so that a queue's name cannot hold a slash.
-    abilities = of_driver("filesystem") | {"returns_on_close", "encodes"}
+    scheme, driver = "filesystem", DRIVERS["filesystem"]
+    abilities = promised_by(driver) | {"returns_on_close", "encodes"}
 
     def __init__(self, source: BrokerSource) -> None:
         folder = source.folder
@@ -468,7 +475,8 @@ class Filesystem(Site):
 
 
 class SQLAlchemy(Site):
-    abilities = of_driver("sqla") | {"returns_on_close", "stores_backlog", "encodes"}
+    scheme, driver = "sqla", DRIVERS["sqla"]
+    abilities = promised_by(driver) | {"returns_on_close", "stores_backlog", "encodes"}
 
     def __init__(self, source: BrokerSource) -> None:
         self.file = source.folder / "broker.sqlite"
@@ -477,8 +485,6 @@ class SQLAlchemy(Site):
         return KombuNamespace("primary", [f"sqla+sqlite:///{self.file}"], {}, send_timeout=TIMEOUT, **arguments)
 
     def stored(self, queue: str) -> int:
-        import sqlite3
-
         with contextlib.closing(sqlite3.connect(self.file)) as database:
             tables = {name for (name,) in database.execute("select name from sqlite_master")}
             if "kombu_queue" not in tables:
@@ -491,8 +497,103 @@ class SQLAlchemy(Site):
             return int(count)
 
 
+class Toy(Site):
+    """One more broker, added as docs/contributing.md says."""
+
+    scheme, driver = "toy", ToyDriver()
+    abilities = promised_by(driver) | {
+        "returns_on_close",
+        "stores_backlog",
+        "missing_queues",
+        "process",
+        "full",
+        "network",
+        "password",
+        "keeps_order",
+        "encodes",
+    }
+
+    def __init__(self, source: BrokerSource) -> None:
+        self.broker = LocalToy(source.folder / "toy")
+        self.broker.start()
+        self.broker.wait_ready()
+        self.proxy = Proxy(self.broker.port)
+        self.kill, self.restart = self.broker.kill, self.broker.restart
+        self.freeze, self.thaw = self.broker.freeze, self.broker.thaw
+        self.fill, self.unfill = self.broker.fill, self.broker.unfill
+        self.cut, self.blackhole, self.heal = self.proxy.cut, self.proxy.blackhole, self.proxy.heal
+
+    def namespace(self, *, proxied: bool = False, password: str | None = None, **arguments: Any) -> Namespace:
+        port = self.proxy.port if proxied else self.broker.port
+        url = f"toy://:{password or self.broker.password}@127.0.0.1:{port}"
+        return KombuNamespace("secondary", [url], {}, send_timeout=TIMEOUT, **arguments)
+
+    def _messages(self, queue: str) -> list[Any]:
+        with contextlib.closing(sqlite3.connect(self.broker.file)) as database:
+            return database.execute("select number, message from messages where queue = ?", [queue]).fetchall()
+
+    def stored(self, queue: str) -> int:
+        return len(self._messages(queue))
+
+    def make_odd_queue(self, name: str) -> Callable[[], Any]:
+        self.broker.ask("declare", queue=name)
+        self.broker.ask("put", queue=name, message="somebody's")
+        return lambda: self._messages(name)
+
+    def delete_queue(self, name: str) -> None:
+        self.broker.ask("delete", queue=name)
+
+    def close(self) -> None:
+        self.proxy.close()
+        self.broker.stop()
+
+
+class Spool(Site):
+    """A folder, which is full when its limit is reached."""
+
+    scheme, driver = "spool", DRIVERS["spool"]
+    abilities = promised_by(driver) | {
+        "marks_backlog",
+        "returns_on_close",
+        "stores_backlog",
+        "full",
+        "priority",
+        "keeps_order",
+        "encodes",
+    }
+
+    def __init__(self, source: BrokerSource) -> None:
+        self.folder = source.folder / "spool"
+
+    def namespace(self, **arguments: Any) -> Namespace:
+        url = f"spool://{self.folder}?max_size=20MB"
+        return KombuNamespace("secondary", [url], {}, send_timeout=TIMEOUT, **arguments)
+
+    def _ask(self, statement: str, *values: Any) -> list[Any]:
+        return ask_spool(self.folder, statement, *values)
+
+    def stored(self, queue: str) -> int:
+        if not self.folder.exists():
+            return 0
+        [[count]] = self._ask("SELECT count(*) FROM messages WHERE queue = ?", queue)
+        return int(count)
+
+    def make_odd_queue(self, name: str) -> Callable[[], Any]:
+        namespace = self.namespace()
+        namespace.sender().send(Message(b"somebody's", routing_key=name), TIMEOUT)
+        namespace.close()
+        return lambda: self._ask("SELECT id, queue, hex(head) FROM messages WHERE queue = ?", name)
+
+    def fill(self) -> None:
+        self._ask("INSERT INTO messages (queue, head, body, checksum) VALUES ('else', x'', zeroblob(20000000), 0)")
+
+    def unfill(self) -> None:
+        self._ask("DELETE FROM messages WHERE queue = 'else'")
+
+
 class Memory(Site):
-    abilities = of_driver("memory") | {"stores_backlog"}
+    scheme, driver = "memory", DRIVERS["memory"]
+    abilities = promised_by(driver) | {"stores_backlog"}
 
     def __init__(self, source: BrokerSource) -> None:
         self._forget()
@@ -524,6 +625,8 @@ FACTORIES: dict[str, type[Site]] = {
     "filesystem": Filesystem,
     "sqlalchemy": SQLAlchemy,
     "memory": Memory,
+    "spool": Spool,
+    "toy": Toy,
 }
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
+from kombu_paired import maybe_duplicate
 from kombu_paired.declarations import Declaration, DeclarationBook, Entity
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
@@ -116,7 +119,7 @@ def test_an_unroutable_message_in_a_batch_is_missing_and_its_neighbours_arrive(s
 
 
 @pytest.mark.needs("routed", "exchanges")
-def test_a_missing_exchange_in_a_batch_is_missing_and_its_neighbours_arrive(sender, site):
+def test_a_missing_exchange_in_a_batch_is_missing_and_its_neighbours_arrive(namespace, sender, site, opened):
     sender.declare(ROUTE, TIMEOUT)
     batch = [message(n, "new", "shop" if n != 3 else "nowhere") for n in range(6)]
 
@@ -124,6 +127,12 @@ def test_a_missing_exchange_in_a_batch_is_missing_and_its_neighbours_arrive(send
 
     assert [answer and answer.kind for answer in answers] == [None] * 3 + [FailureKind.MISSING] + [None] * 2
     assert site.stored("orders") >= 5  # again rather than never
+    found, receiver = [], opened(namespace.receiver(["orders"], 100, TIMEOUT))
+    while batch := receiver.receive(10, 1.0):
+        found += [each.message for each in batch]
+    copies = Counter(each.message_id for each in found)
+    twice = {each for each, times in copies.items() if times > 1}
+    assert twice <= {each.message_id for each in found if maybe_duplicate(each)}
 
 
 @pytest.mark.needs("missing_queues")
@@ -170,7 +179,7 @@ def test_stored_messages_survive_that_the_broker_is_killed(namespace, sender, si
     site.kill()
     site.restart()
 
-    receiver = namespace.receiver(queue, 100, 10)
+    receiver = namespace.receiver([queue], 100, 10)
     got = []
     while len(got) < 50 and (batch := receiver.receive(100, 5)):
         got += [each.message.message_id for each in batch]

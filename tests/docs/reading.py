@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from kombu_paired.namespaces.servicebus.address import Address
+from kombu_paired.brokers.servicebus.address import Address
 from kombu_paired.testing import Kind
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,17 +18,20 @@ import pytest
 from celery.utils.dispatch import Signal
 
 from kombu_paired import errors, message, testing
+from kombu_paired.brokers import generic
+from kombu_paired.brokers.drivers import DRIVERS, default_primary_name
+from kombu_paired.brokers.rabbitmq import kinds as rabbitmq
+from kombu_paired.brokers.redis import kinds as redis
+from kombu_paired.brokers.servicebus import kinds, settings
+from kombu_paired.brokers.servicebus.address import Address
+from kombu_paired.brokers.servicebus.entities import BACKLOG_PROPERTIES
+from kombu_paired.brokers.servicebus.settings import ServiceBusSettings
+from kombu_paired.brokers.spool import kinds as spool
 from kombu_paired.contrib import celery as contrib
 from kombu_paired.emulator.broker import faults
 from kombu_paired.emulator.server import command
 from kombu_paired.errors import ConfigurationError
 from kombu_paired.failures import FailureKind
-from kombu_paired.namespaces import amqp, generic, redis
-from kombu_paired.namespaces.drivers import DRIVERS
-from kombu_paired.namespaces.servicebus import kinds, transport
-from kombu_paired.namespaces.servicebus.address import Address
-from kombu_paired.namespaces.servicebus.entities import BACKLOG_PROPERTIES
-from kombu_paired.namespaces.urls import default_primary_name
 from kombu_paired.options import PairedNamespaceOptions
 from tests.battle import judge, plan, rules
 from tests.conftest import BrokerPool
@@ -58,7 +61,8 @@ def test_python_runs(block: Block, broker_pool: BrokerPool, tmp_path: Path):
     main, spare = broker_pool.pair(block.kind)
     script = tmp_path / "block.py"
     epilogue = OPEN if "app = Celery(" in block.text else ""
-    script.write_text(block.with_brokers(main.url, spare.url) + epilogue)
+    text = block.with_brokers(main.url, spare.url).replace("spool:///var/lib/shop", f"spool://{tmp_path}")
+    script.write_text(text + epilogue)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-W", "error::SyntaxWarning", str(script)],
@@ -166,6 +170,7 @@ def test_brokers_agree_with_the_drivers():
                 "confirmed": YES[row["confirms a send"]],
                 "routed": YES[row["notices a message without a queue"]],
                 "keeps_unsettled": YES[row["may be a secondary"]],
+                "stands_in": YES[row["workers may stand in there"]],
                 "outlives_restart": YES[row["keeps messages when it is killed"].split(",")[0]],
                 "tested": YES[row["tested"]],
                 "max_message_size": int(limit.split()[0].replace(",", "")) if limit[0].isdigit() else None,
@@ -196,8 +201,9 @@ def test_failure_kinds_agree_with_the_code():
 @pytest.mark.parametrize(
     ("title", "actual"),
     [
-        ("RabbitMQ", {str(number): kind for number, kind in amqp._CODES.items()}),
+        ("RabbitMQ", {str(number): kind for number, kind in rabbitmq._CODES.items()}),
         ("Redis", redis._WORDS),
+        ("Spool", {**spool._CODES, **spool._ERRORS, **{error.__name__: kind for error, kind in spool._OURS.items()}}),
         ("SQS", generic._AWS_CODES),
         ("Azure Service Bus", {error.__name__: kind for error, kind in kinds._KINDS}),
     ],
@@ -217,10 +223,20 @@ def test_failure_kinds_of_each_driver(title: str, actual: dict[str, FailureKind]
 SERVICEBUS = DOCS / "servicebus.md"
 
 
-def test_the_options_of_the_service_bus_transport_are_those_of_its_docstring():
+def test_the_options_of_the_service_bus_transport_are_those_of_the_code():
+    defaults = {each.name: getattr(ServiceBusSettings(), each.name) for each in fields(ServiceBusSettings)}
     rows = table(section(SERVICEBUS, "Options of the transport"))
-    documented = re.findall(r"^\* ``(\w+)`` - ", transport.__doc__ or "", re.M)
-    assert [name for row in rows for name in code(row["option"])] == documented
+    assert [code(row["option"])[0] for row in rows] == list(defaults)
+    for row in rows:
+        for written in code(row["default"]):
+            assert ast.literal_eval(written) == defaults[code(row["option"])[0]]
+        if row["default"].isdecimal():
+            assert int(row["default"]) == defaults[code(row["option"])[0]]
+
+
+def test_the_client_options_of_service_bus_are_those_of_the_code():
+    rows = table(section(SERVICEBUS, "Proxies, web sockets, and other ways there"))
+    assert {name for row in rows for name in code(row["in `client_options`"])} == set(settings._CLIENT_PARSERS)
 
 
 def test_the_properties_of_backlog_queues_are_those_of_the_code():
@@ -239,10 +255,11 @@ def _as_written(value: object) -> str:
 def test_the_urls_of_service_bus_are_read():
     rows = table(section(SERVICEBUS, "Connection strings"))
     addresses = {row["you have"]: Address.parse(code(row["write"])[0]) for row in rows}
-    assert len(addresses) == 6
+    assert len(addresses) == 9
     assert {each.host for each in addresses.values() if not each.is_local} == {"contoso.servicebus.windows.net"}
     assert [each.place for each in addresses.values() if each.is_local] == ["localhost:5672", "emulator:5672"]
-    assert sum(each.identity is not None for each in addresses.values()) == 2
+    assert sum(each.identity is not None for each in addresses.values()) == 3
+    assert {each.key for each in addresses.values() if each.policy} == {"KEY"}
 
 
 EMULATOR = DOCS / "emulator.md"

@@ -28,7 +28,16 @@ def connect(emulator: Emulator, **options: Any) -> ServiceBusClient:
 
 
 #: Without the SDK, and quick.
-PURE = {"test_codec.py", "test_frames.py", "test_queues.py", "test_store.py", "test_command.py", "test_faults.py"}
+PURE = {
+    "test_codec.py",
+    "test_command.py",
+    "test_distance.py",
+    "test_faults.py",
+    "test_frames.py",
+    "test_queues.py",
+    "test_rules.py",
+    "test_store.py",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from tests.emulator.conftest import connect
 
 pytest.importorskip("azure.servicebus")
 
-from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import (
     CorrelationRuleFilter,
@@ -134,19 +136,62 @@ def test_runtime_properties_count(admin: Admin, client: ServiceBusClient) -> Non
     assert admin.get_subscription_runtime_properties("counted-topic", "s").active_message_count == 1
 
 
-def test_rules_are_all_or_nothing(admin: Admin) -> None:
+def test_rules_are_kept_as_they_were_written(admin: Admin) -> None:
     admin.create_topic("ruled")
     admin.create_subscription("ruled", "s")
     assert [rule.name for rule in admin.list_rules("ruled", "s")] == ["$Default"]
     admin.create_rule("ruled", "s", "none", filter=FalseRuleFilter())
     admin.create_rule("ruled", "s", "all", filter=TrueRuleFilter())
+    admin.create_rule("ruled", "s", "sql", filter=SqlRuleFilter("color = 'red'"))
+    properties = {"text": "x", "number": 7, "large": 2**40, "half": 0.5, "yes": True}
+    wanted = CorrelationRuleFilter(label="red", session_id="1", properties=properties)
+    admin.create_rule("ruled", "s", "correlation", filter=wanted)
     admin.delete_rule("ruled", "s", "$Default")
+    found = {rule.name: rule.filter for rule in admin.list_rules("ruled", "s")}
+    assert set(found) == {"none", "all", "sql", "correlation"}
     assert isinstance(admin.get_rule("ruled", "s", "none").filter, FalseRuleFilter)
-    for chosen in (SqlRuleFilter("color = 'red'"), CorrelationRuleFilter(label="red")):
-        with pytest.raises(HttpResponseError, match="the emulator evaluates no"):
-            admin.create_rule("ruled", "s", "red", filter=chosen)
-    with pytest.raises(HttpResponseError, match="no rule actions"):
-        admin.create_rule("ruled", "s", "act", filter=TrueRuleFilter(), action=SqlRuleAction("SET a = 1"))
+    assert found["sql"].sql_expression == "color = 'red'"
+    correlation = found["correlation"]
+    assert (correlation.label, correlation.session_id, correlation.properties) == ("red", "1", properties)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "action", "said"),
+    [
+        (SqlRuleFilter("size + 1 = 8"), None, "does not understand the SQL"),
+        (SqlRuleFilter("size = @size", {"@size": 7}), None, "no parameters"),
+        (TrueRuleFilter(), SqlRuleAction("SET a = 1"), "no rule actions"),
+    ],
+)
+def test_rules_that_the_emulator_does_not_have_are_refused(
+    admin: Admin, chosen: Any, action: SqlRuleAction | None, said: str
+) -> None:
+    with contextlib.suppress(ResourceExistsError):
+        admin.create_topic("unruly")
+        admin.create_subscription("unruly", "s")
+    with pytest.raises(HttpResponseError, match=said):
+        admin.create_rule("unruly", "s", "rule", filter=chosen, action=action)
+
+
+def test_a_subscription_gets_what_its_rules_let_through(admin: Admin, client: ServiceBusClient) -> None:
+    admin.create_topic("sorted")
+    chosen = {
+        "sql": SqlRuleFilter("color = 'red' AND size > 5"),
+        "correlation": CorrelationRuleFilter(label="greetings", properties={"color": "red"}),
+    }
+    for name, each in chosen.items():
+        admin.create_subscription("sorted", name)
+        admin.delete_rule("sorted", name, "$Default")
+        admin.create_rule("sorted", name, "only", filter=each)
+    with client.get_topic_sender("sorted") as sender:
+        for body, size, subject in (("both", 7, "greetings"), ("sql", 7, None), ("correlation", 1, "greetings")):
+            properties: dict[str | bytes, Any] = {"color": "red", "size": size}
+            sender.send_messages(ServiceBusMessage(body, application_properties=properties, subject=subject))
+        sender.send_messages(ServiceBusMessage("neither"))
+    for name in chosen:
+        with client.get_subscription_receiver("sorted", name) as receiver:
+            found = receiver.receive_messages(max_message_count=5, max_wait_time=5)
+            assert {str(message) for message in found} == {"both", name}
 
 
 @pytest.mark.parametrize("name", ["-x", "a b", "x" * 261])
@@ -179,7 +224,7 @@ def test_a_client_that_verifies_trusts_the_certificate(emulator: Emulator, tmp_p
 def test_a_deleted_queue_drops_its_links(admin: Admin, client: ServiceBusClient, queue: str) -> None:
     with client.get_queue_receiver(queue) as receiver:
         admin.delete_queue(queue)
-        with pytest.raises(Exception, match="deleted"):
+        with pytest.raises(Exception, match="could not be found"):
             receiver.receive_messages(max_wait_time=3)
 
 

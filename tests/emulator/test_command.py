@@ -15,7 +15,7 @@ from kombu_paired.emulator import Emulator, Policy
 from kombu_paired.emulator.broker.errors import Refusal
 from kombu_paired.emulator.server.command import emulator as command
 from kombu_paired.emulator.server.http import HttpConnection, HttpRequest, HttpResponse
-from kombu_paired.emulator.server.tokens import Policies
+from kombu_paired.emulator.server.tokens import Claims, Grant, Policies
 
 
 def test_it_listens_says_where_and_ends_on_a_signal() -> None:
@@ -63,11 +63,42 @@ def token(policy: Policy, expiry: int, signature: str | None = None) -> str:
 def test_tokens() -> None:
     policy = Policy.parse("reader:a/+=b==:listen")
     policies = Policies([policy], lambda: 1000.0)
-    assert policies.rights(token(policy, 1001)) == {"Listen"}
-    for bad in (token(policy, 999), token(policy, 1001, "x"), token(Policy("other", "k"), 1001), "Bearer x", ""):
-        with pytest.raises(Refusal, match="Unauthorized"):
-            policies.rights(bad)
-    assert "Manage" in Policies([], time.time).rights("anything")
+    assert policies.grant(token(policy, 1001), "q") == ({"Listen"}, 1001)
+    for bad, said in (
+        (token(policy, 999), "ExpiredToken"),
+        (token(policy, 1001, "x"), "InvalidSignature"),
+        (token(Policy("other", "k"), 1001), "InvalidSignature"),
+        ("Bearer x", "no shared access signature"),
+        ("", "no shared access signature"),
+    ):
+        with pytest.raises(Refusal, match=said):
+            policies.grant(bad, "q")
+    with pytest.raises(Refusal, match="InvalidAudience"):
+        policies.grant(token(policy, 1001), "other")
+    assert "Manage" in Policies([], time.time).grant("anything", "q").rights
+    assert Policies([policy], lambda: 1000.0, 0.5).grant(token(policy, 1001), "q").until == 1000.5
+
+
+def test_claims_are_those_of_tokens_that_have_not_expired() -> None:
+    now = 0.0
+    claims = Claims(lambda: now)
+    assert not claims.have_expired("q")
+    claims.add("q", Grant(frozenset({"Send"}), 2.0))
+    claims.add("Q/$management", Grant(frozenset({"Listen"}), 1.0))
+    assert (claims.at("q"), claims.at("Q/$Management"), claims.at("other")) == ({"Send"}, {"Send", "Listen"}, set())
+    now = 1.0
+    assert claims.at("q/$management") == {"Send"}
+    assert not claims.have_expired("q/$management")
+    now = 2.0
+    assert claims.have_expired("q")
+    assert not claims.have_expired("other")
+    claims.add("q", Grant(frozenset({"Send"}), 3.0))
+    assert not claims.have_expired("q")
+
+
+def test_a_policy_is_written_as_it_is_read() -> None:
+    for text in ("root:a/+=key==:Listen,Manage,Send", "reader:k:Listen", "worker:k:Listen,Send:orders/urgent"):
+        assert str(Policy.parse(text)) == text
 
 
 class Wire:

@@ -211,7 +211,7 @@ def test_a_slow_send_is_answered_late(sender: ServiceBusSender, emulator: Emulat
     emulator.fault("slow", on=["send"], seconds=0.5, times=1)
     started = time.monotonic()
     sender.send_messages(ServiceBusMessage("x"))
-    assert 0.5 < time.monotonic() - started < 3
+    assert 0.5 < time.monotonic() - started < 10
 
 
 def test_a_slow_settlement_is_answered_late(client: ServiceBusClient, emulator: Emulator, queue: str) -> None:
@@ -222,7 +222,7 @@ def test_a_slow_settlement_is_answered_late(client: ServiceBusClient, emulator: 
         (message,) = receiver.receive_messages(max_wait_time=5)
         started = time.monotonic()
         receiver.complete_message(message)
-        assert 0.5 < time.monotonic() - started < 3
+        assert 0.5 < time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,11 @@ class TestKeys:
 
     @pytest.mark.parametrize(
         ("name", "key", "raised"),
-        [("root", "wrong", ClientAuthenticationError), ("listen", "k", HttpResponseError), ("root", "a/+=key==", None)],
+        [
+            ("root", "wrong", ClientAuthenticationError),
+            ("listen", "k", ClientAuthenticationError),
+            ("root", "a/+=key==", None),
+        ],
     )
     def test_administration(self, guarded: Emulator, name: str, key: str, raised: type[Exception] | None) -> None:
         text = guarded.connection_string_for(name, key)

@@ -12,6 +12,7 @@ from kombu_paired.emulator.broker.errors import Condition, Refusal
 from kombu_paired.emulator.broker.messages import Outcome
 from kombu_paired.emulator.broker.namespace import Namespace
 from kombu_paired.emulator.broker.queues import Queue
+from kombu_paired.emulator.broker.rules import NONE
 from kombu_paired.emulator.wire.codec import Described, Symbol, Timestamp, UInt, ULong, encode
 
 
@@ -229,7 +230,7 @@ def test_a_topic_copies_into_its_subscriptions(namespace: Namespace, clock: Cloc
     namespace.create_topic("t", TopicOptions(requires_duplicate_detection=True))
     for name in ("one", "two", "none"):
         namespace.create_subscription("t", name, SubscriptionOptions())
-    namespace.set_rules("t", "none", {"$Default": False})
+    namespace.set_rules("t", "none", {"$Default": NONE})
     namespace.send("t", [message(b"1", message_id="1"), message(b"1", message_id="1"), message(b"2", at=clock.now + 5)])
     one, two = (namespace.receivable(f"t/Subscriptions/{name}") for name in ("one", "two"))
     assert bodies(one) == bodies(two) == [b"1"]
@@ -269,7 +270,7 @@ def test_status_and_idle_deletion(namespace: Namespace, clock: Clock) -> None:
         with refused(Condition.ENTITY_DISABLED):
             use("q")
     clock.now += 301
-    namespace.tick()
+    namespace.delete_idle()
     with refused(Condition.NOT_FOUND):
         namespace.find("q")
 

@@ -11,6 +11,7 @@ from kombu_paired.emulator import Emulator
 from kombu_paired.emulator.broker.entities import QueueOptions, SubscriptionOptions, TopicOptions
 from kombu_paired.emulator.broker.messages import Outcome
 from kombu_paired.emulator.broker.namespace import Namespace
+from kombu_paired.emulator.broker.rules import NONE, Rule
 from kombu_paired.emulator.broker.store import Store
 from tests.emulator.conftest import connect
 from tests.emulator.test_queues import Clock, bodies, message
@@ -52,8 +53,9 @@ def test_everything_else_survives_too(tmp_path: Path) -> None:
     )
     queue = before.create_queue("Shop/q", options)
     before.create_topic("t", TopicOptions())
+    rules = {"none": NONE, "red": Rule.sql("color = 'red'"), "one": Rule.correlation({"label": "1"}, {"size": 7})}
     before.create_subscription("t", "s", SubscriptionOptions(forward_to="shop/q"))
-    before.set_rules("t", "s", {"none": False})
+    before.set_rules("t", "s", rules)
     before.create_queue("deleted", QueueOptions())
     before.delete("deleted")
     before.send("shop/q", [message(b"1", message_id="1", session="s"), message(b"2", message_id="2", session="s")])
@@ -71,7 +73,7 @@ def test_everything_else_survives_too(tmp_path: Path) -> None:
     queue = after.queue("shop/q")
     assert (queue.path, queue.options) == ("Shop/q", options)
     assert set(after.queues) == {"shop/q"}
-    assert after.subscription("t", "s").rules == {"none": False}
+    assert after.subscription("t", "s").rules == rules
     assert [each.state.name for each in queue.peek(1, 9)] == ["DEFERRED", "ACTIVE", "ACTIVE"]
     assert after.send("shop/q", [message(b"3", message_id="3", session="s")]) == [0]
     assert after.send("shop/q", [message(b"4", message_id="4", session="s")])[0] > last

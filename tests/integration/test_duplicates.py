@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from celery import chain
 from kombu import Connection, Queue
 
 from kombu_paired import Pairing, Syphon, pairing_of
+from kombu_paired.brokers.redis import receiving as redis_room
 from kombu_paired.events import Event, EventKind
 from kombu_paired.message import Diversion, Message, to_backlog
-from kombu_paired.namespaces import redis as redis_room
 from tests.support.brokers import BrokerNode
 from tests.support.nodes import ROOT
 from tests.support.traffic import assert_backlog_empties, heard, wait_for
@@ -85,10 +86,10 @@ def assert_all_marked(copies: Counter[str], syphoned: list[Event], elsewhere: It
 def test_an_alarm_while_the_syphon_waits_doubles_nothing_that_it_sends(pairing, primary, secondary):
     syphon = Syphon(pairing)
     syphon.start()
-    wait_for(lambda: syphon.primary_works, 10, "the syphon does not start")
+    wait_for(lambda: syphon.primary_works, 30, "the syphon does not start")
     primary.fill()
     fill(pairing, 10)
-    wait_for(lambda: not syphon.primary_works, 10, "the syphon does not see the alarm")
+    wait_for(lambda: not syphon.primary_works, 30, "the syphon does not see the alarm")
     primary.unfill()
     assert_backlog_empties(secondary, 20)
     assert arrived(primary) == Counter({f"m{number}": 1 for number in range(10)})
@@ -100,9 +101,9 @@ def test_an_alarm_in_the_middle_of_a_stream(pairing, primary, secondary):
     syphon = Syphon(pairing)
     with heard(EventKind.SYPHONED) as syphoned:
         syphon.start()
-        wait_for(lambda: len(syphoned) > 500, 20, "nothing comes home")
+        wait_for(lambda: len(syphoned) > 500, 30, "nothing comes home")
         primary.fill()
-        wait_for(lambda: not syphon.primary_works, 10, "the syphon does not see the alarm")
+        wait_for(lambda: not syphon.primary_works, 30, "the syphon does not see the alarm")
         assert len(syphoned) < 6000
         primary.unfill()
         assert_backlog_empties(secondary, 30)
@@ -136,3 +137,23 @@ def test_a_syphon_that_is_killed_between_sending_and_settling(
         assert len(copies) == 3000
         assert_all_marked(copies, syphoned, (tmp_path / "marked").read_text().split())
     assert len(syphoned) > sum(event.maybe_duplicate for event in syphoned)  # not all of them
+
+
+@pytest.mark.parametrize("broker_kind", ["redis"], indirect=True)
+def test_a_task_knows_that_there_may_be_two_of_it_and_so_do_its_retries_and_what_follows(
+    paired_shop, paired_worker, primary, secondary, ledger
+):
+    shop = paired_shop()
+    shop.record.delay(1000)  # so that there is a link, on which a frozen broker gets something
+    primary.freeze()
+    twice = chain(shop.tell_marks.si(0, 1), shop.tell_marks.si(100, 0)).apply_async()
+    once = shop.tell_marks.delay(200, 0)
+    primary.thaw()
+    wait_for(lambda: primary.depth("celery") == 2, 30, "the frozen primary did not store what it was sent")
+    paired_worker()
+
+    wait_for(lambda: len(ledger.entries()) == 1 + 6 + 1, 30, lambda: f"ran: {ledger.entries()}")
+    runs = Counter((number, task_id) for number, _, task_id in ledger.entries() if number != 1000)
+    first, then = twice.parent.id, twice.id
+    straight, detour = {(0, first): 2, (100, then): 1}, {(3, first): 2, (101, then): 1}
+    assert runs == {**straight, **detour, (202, once.id): 1}

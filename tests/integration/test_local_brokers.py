@@ -22,7 +22,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import AuthenticationError, OutOfMemoryError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from kombu_paired.namespaces.kombu import new_connection
+from kombu_paired.brokers.kombu import new_connection
 from kombu_paired.testing import (
     BrokerFailed,
     BrokerMissing,
@@ -41,10 +41,11 @@ from tests.support.proxy import Proxy
 QUEUE = Queue("orders", Exchange("orders", type="direct"), routing_key="orders", durable=True)
 TIMED_OUT = (TimeoutError, RedisTimeoutError, OperationalError, OperationTimeoutError)
 WRONG_PASSWORD = (AccessRefused, AuthenticationError, ServiceBusAuthenticationError)
+PATIENCE = 20.0
 FULL = {"amqp": TimeoutError, "redis": OutOfMemoryError, "azureservicebus": ServiceBusQuotaExceededError}
 
 
-def connect(url, timeout=1.0):
+def connect(url, timeout=PATIENCE):
     options = {
         "amqp": {"confirm_publish": True, "read_timeout": timeout, "write_timeout": timeout},
         "redis": {"socket_timeout": timeout, "socket_connect_timeout": timeout, "max_retries": 0},
@@ -53,7 +54,7 @@ def connect(url, timeout=1.0):
     return new_connection(url, connect_timeout=timeout, transport_options=options)
 
 
-def publish(url, body, timeout=1.0):
+def publish(url, body, timeout=PATIENCE):
     with connect(url, timeout) as connection:
         publish_over(connection, body)
 
@@ -102,7 +103,7 @@ def test_a_frozen_broker_is_silent_until_it_thaws(primary):
     assert time.monotonic() - started >= 0.5
 
     primary.thaw()
-    publish(primary.url, "after", timeout=5)
+    publish(primary.url, "after")
     bodies = take_all(primary.url)
     assert (bodies[0], bodies[-1]) == ("before", "after")
 
@@ -113,7 +114,7 @@ def test_a_full_broker_takes_nothing_until_there_is_room(primary):
     primary.fill()
 
     with pytest.raises(FULL[primary.kind]):
-        publish(primary.url, "full")
+        publish(primary.url, "full", timeout=1)
 
     primary.unfill()
     publish(primary.url, "after")
@@ -128,7 +129,7 @@ def test_reset_leaves_an_empty_broker_with_its_first_password(primary):
     primary.set_password(primary.odd_password)
     publish(primary.url, "with the new one")
     with pytest.raises((AccessRefused, OperationalError)) as refused:
-        publish(first, "with the old one")
+        publish(first, "with the old one", timeout=1)
     assert isinstance(refused.value.__cause__ or refused.value, WRONG_PASSWORD)
     primary.cut()
 
@@ -152,7 +153,7 @@ def test_stop_leaves_nothing_behind(broker_kind):
         broker.freeze()
         started = time.monotonic()
         broker.stop()
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 5
         broker.stop()
 
     assert all(process_state(pid) in ("", "Z") for pid in family)
@@ -228,9 +229,9 @@ def test_a_service_bus_queue_can_fail_alone(tmp_path):
         assert take_all(broker.url) == ["before"]
         with pytest.raises(BrokerFailed, match="no-such-fault"):
             broker.ask("POST", "faults", {"kind": "no-such-fault"})
-        with pytest.raises(OperationalError) as refused:
+        with pytest.raises((ServiceBusAuthenticationError, OperationalError)) as refused:
             publish(broker.url.replace("s3cret", "another"), "x")
-        assert isinstance(refused.value.__cause__, WRONG_PASSWORD)
+        assert isinstance(refused.value.__cause__ or refused.value, WRONG_PASSWORD)
 
 
 @pytest.mark.parametrize(("kind", "package"), [("redis", "redis-server"), ("amqp", "rabbitmq-server")])
@@ -264,7 +265,7 @@ def test_the_network_can_be_cut_and_healed(primary, secondary):
 
 
 def test_a_silent_network(primary):
-    with connect(primary.proxied_url) as connection:
+    with connect(primary.proxied_url, timeout=1) as connection:
         connection.connect()
 
         primary.blackhole()
@@ -343,7 +344,7 @@ def test_a_worker_writes_the_ledger(paired_cluster, worker_factory, shop_factory
     shop.spawn.delay(50)
     shop.slow_record.delay(51, 0.1)
 
-    ledger.wait_for(52, timeout=20)
+    ledger.wait_for(52, timeout=60)
     assert ledger.missing(range(52)) == set()
     assert ledger.duplicates() == {}
     worker.assert_log_exists("shop.record")
@@ -364,7 +365,7 @@ def test_a_worker_can_be_frozen_and_killed(primary, worker_factory, shop_factory
     with pytest.raises(AssertionError):
         ledger.wait_for(1, timeout=0.3)
     worker.thaw()
-    ledger.wait_for(1, timeout=10)
+    ledger.wait_for(1, timeout=60)
 
     worker.kill()
 

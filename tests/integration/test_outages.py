@@ -23,6 +23,7 @@ from tests.integration.conftest import GRACE, SEND_TIMEOUT
 from tests.support.brokers import BrokerNode
 from tests.support.nodes import ROOT
 from tests.support.shop import shop_environment
+from tests.support.side_by_side import side_by_side
 from tests.support.traffic import Traffic, assert_backlog_empties, heard, produce_in_a_new_process, wait_for
 
 # -- rows 1 to 4, and 6: nobody notices, nothing is lost -----------------------------------------------------------
@@ -34,7 +35,7 @@ def test_all_run_that_waited_in_a_killed_primary_or_were_published_after(
     shop, traffic = paired_shop(), Traffic()
     traffic.publish(lambda n: shop.slow_record.delay(n, 0.02), range(300))
     paired_worker(conf={"worker_prefetch_multiplier": 1})
-    ledger.wait_for(5, timeout=10)
+    ledger.wait_for(5, timeout=60)
 
     primary.kill()
     waiting = 300 - len(ledger.counts())
@@ -44,6 +45,7 @@ def test_all_run_that_waited_in_a_killed_primary_or_were_published_after(
 
     ledger.wait_for(700, timeout=60)
     assert traffic.errors == []
+    assert traffic.longest < 2 * SEND_TIMEOUT + GRACE
     assert waiting > 200
     assert_backlog_empties(secondary)
 
@@ -56,15 +58,16 @@ def test_all_run_when_only_producers_are_cut_off(primary, secondary, paired_shop
     primary.cut()
     with heard(EventKind.DIVERTED) as diverted:
         traffic.publish(shop.record.delay, range(100, 600), pace=0.004)
-        ledger.wait_for(600, timeout=30)  # the workers, and their syphon, are not cut off
+        ledger.wait_for(600, timeout=60)  # the workers, and their syphon, are not cut off
     with heard(EventKind.RESTORED) as restored:
         primary.heal()
-        wait_for(lambda: restored, 10, "the healed primary is not found again")
+        wait_for(lambda: restored, 30, "the healed primary is not found again")
     with heard(EventKind.DIVERTED) as diverted_after:
         traffic.publish(shop.record.delay, range(600, 700))
 
-    ledger.wait_for(700, timeout=30)
+    ledger.wait_for(700, timeout=60)
     assert traffic.errors == []
+    assert traffic.longest < 2 * SEND_TIMEOUT + GRACE
     assert (len(diverted), len(diverted_after)) == (500, 0)
     assert_backlog_empties(secondary)
 
@@ -88,20 +91,20 @@ def test_a_frozen_primary_delays_a_publish_a_little_and_doubles_only_what_is_mar
     with heard(EventKind.DIVERTED) as diverted:
         producer = threading.Thread(target=send_until_told)
         producer.start()
-        wait_for(lambda: len(ids) > 200, 20, "nothing is published")
+        wait_for(lambda: len(ids) > 200, 30, "nothing is published")
         primary.freeze()
-        wait_for(lambda: len(diverted) > 200, 20, "nothing is diverted")
+        wait_for(lambda: len(diverted) > 200, 30, "nothing is diverted")
         primary.thaw()
         thawed = len(ids)
-        wait_for(lambda: len(ids) > thawed + 300, 20, "nothing is published after the thaw")
+        wait_for(lambda: len(ids) > thawed + 300, 30, "nothing is published after the thaw")
         enough.set()
         producer.join(20)
 
-    counts = ledger.wait_for(len(ids), timeout=30)
+    counts = ledger.wait_for(len(ids), timeout=60)
     assert_backlog_empties(secondary)
     counts = ledger.wait_until_quiet(1, timeout=20)
     assert traffic.errors == []
-    assert traffic.longest < SEND_TIMEOUT + 1
+    assert traffic.longest < SEND_TIMEOUT + GRACE
     assert ledger.missing(ids) == set()
     marked = {event.message_id for event in diverted if event.maybe_duplicate}
     assert 1 <= len(marked) < 5
@@ -112,7 +115,7 @@ def test_all_run_that_was_published_while_the_primary_was_full(primary, secondar
     worker = paired_worker()
     shop, traffic = paired_shop(), Traffic()
     traffic.publish(shop.record.delay, range(50))
-    ledger.wait_for(50, timeout=20)
+    ledger.wait_for(50, timeout=60)
 
     primary.fill()
     traffic.publish(shop.record.delay, range(50, 350), pace=0.005)
@@ -138,7 +141,7 @@ def test_a_process_that_starts_while_the_primary_is_down_publishes(primary, seco
     worker = paired_worker(wait=False)  # so does a worker
     primary.restart()
     worker.ready()
-    ledger.wait_for(200, timeout=30)
+    ledger.wait_for(200, timeout=60)
     assert_backlog_empties(secondary)
 
 
@@ -152,7 +155,7 @@ def test_a_wrong_password_on_the_primary_is_raised_at_once_and_nothing_is_divert
     traffic.publish(shop.record.delay, range(3))
 
     assert [type(error) for error in traffic.errors] == [NamespaceUnauthorized] * 3
-    assert traffic.longest < 1.5
+    assert traffic.longest < SEND_TIMEOUT
     assert secondary.backlog() == 0
     for error in traffic.errors:
         assert isinstance(error, OperationalError)
@@ -168,25 +171,30 @@ def take_away(node: BrokerNode, how: str) -> None:
     {"killed": node.kill, "frozen": node.freeze}[how]()
 
 
-@pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 @pytest.mark.parametrize(
-    ("one", "other"), [("killed", "killed"), ("frozen", "frozen"), ("frozen", "killed"), ("killed", "frozen")]
+    ("one", "other"),
+    [("killed", "killed"), ("frozen", "frozen"), ("frozen", "killed"), ("killed", "frozen")],
 )
-def test_both_away_is_told_within_two_send_timeouts(primary, secondary, paired_shop, one, other, warm):
-    shop = paired_shop()
-    if warm:
-        shop.record.delay(0)
+def test_both_away_is_told_within_two_send_timeouts(primary, secondary, options, paired_shop, one, other):
+    warm = paired_shop()
+    warm.record.delay(0)
+    # Links that are still to be opened are bounded one by one, whatever becomes of the other side.
+    options["primary_name"] += "-cold"
+    cold = paired_shop()
     take_away(primary, one)
     take_away(secondary, other)
 
-    for n in range(1, 4):
-        started = time.monotonic()
-        with pytest.raises(BacklogUnavailable) as raised:
-            shop.record.apply_async((n,), retry=False)
-        assert time.monotonic() - started < 2 * SEND_TIMEOUT + GRACE
-        assert f"primary namespace {primary.kind}://" in str(raised.value)
-        assert f"secondary namespace {secondary.kind}://" in str(raised.value)
-        assert isinstance(raised.value, OperationalError)
+    def assert_is_told(shop: Any) -> None:
+        for n in range(1, 4):
+            started = time.monotonic()
+            with pytest.raises(BacklogUnavailable) as raised:
+                shop.record.apply_async((n,), retry=False)
+            assert time.monotonic() - started < 2 * SEND_TIMEOUT + GRACE
+            assert f"primary namespace {primary.kind}://" in str(raised.value)
+            assert f"secondary namespace {secondary.kind}://" in str(raised.value)
+            assert isinstance(raised.value, OperationalError)
+
+    side_by_side(lambda: assert_is_told(warm), lambda: assert_is_told(cold))
 
 
 def test_celerys_own_retry_policy_applies_while_both_are_away(primary, secondary, paired_shop):
@@ -235,11 +243,11 @@ def test_countdown_and_expires_through_an_outage(primary, secondary, paired_shop
         due[n] = time.time() + countdown
         shop.record.apply_async((n,), countdown=countdown, **options)
 
-    send(1, 9)  # the worker has it when the primary dies
+    send(1, 6)  # the worker has it when the primary dies
     send(2, 2)
-    wait_for(lambda: worker.count_in_log("received") == 2, 10, "the worker does not hold them")
+    wait_for(lambda: worker.count_in_log("received") == 2, 30, "the worker does not hold them")
     primary.kill()
-    send(3, 14)
+    send(3, 10)
     send(4, 1)
     send(5, 1, expires=300)
     shop.record.apply_async((90,), expires=2)
@@ -257,15 +265,15 @@ def test_countdown_and_expires_through_an_outage(primary, secondary, paired_shop
     for n, ran_at, _ in ledger.entries():
         assert ran_at >= due.get(n, 0) - 0.01
         if n == 3:
-            assert ran_at < max(due[3], at_home) + 2
+            assert ran_at < at_home + 9  # its ten seconds did not begin again at home
     assert secondary.dead_letters() == 1  # a time to live that Celery knows nothing of
     assert worker.count_in_log("Discarding revoked task") == 2  # Celery's own expires: whoever waits is told
 
 
 def test_beat_goes_on_through_an_outage(primary, secondary, options, paired_worker, ledger, tmp_path):
     schedule = {
-        "tick": {"task": "shop.record", "schedule": 1.0, "args": [1]},
-        "fleeting": {"task": "shop.record", "schedule": 1.0, "args": [2], "options": {"expires": 1.0}},
+        "tick": {"task": "shop.record", "schedule": 0.5, "args": [1]},
+        "fleeting": {"task": "shop.record", "schedule": 0.5, "args": [2], "options": {"expires": 1.0}},
     }
     environment = shop_environment(
         f"paired+{primary.url}", options, ledger=ledger, setup=False, conf={"beat_schedule": schedule}
@@ -283,7 +291,7 @@ def test_beat_goes_on_through_an_outage(primary, secondary, options, paired_work
         wait_for(lambda: len(ledger.executed()) > 4, 30, log.read_text)
         primary.kill()
         before = sent("tick")
-        wait_for(lambda: sent("tick") >= before + 8, 20, log.read_text)
+        wait_for(lambda: sent("tick") >= before + 8, 30, log.read_text)
         assert beat.poll() is None
         primary.restart()
         returned = time.time()
@@ -297,5 +305,5 @@ def test_beat_goes_on_through_an_outage(primary, secondary, options, paired_work
     ledger.wait_until_quiet(1, timeout=20)
     ids = {n: {task_id for number, _, task_id in ledger.entries() if number == n} for n in (1, 2)}
     assert len(ids[1]) == sent("tick")
-    assert 0 < len(ids[2]) <= sent("fleeting") - 4  # what expired in the outage does not run after it
+    assert 0 < len(ids[2]) <= sent("fleeting") - 3  # what expired in the outage does not run after it
     assert "Traceback" not in log.read_text()  # beat itself saw no outage

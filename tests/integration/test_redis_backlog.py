@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import statistics
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 import redis
 
+from kombu_paired.brokers.kombu import KombuNamespace
+from kombu_paired.brokers.redis import receiving as room
+from kombu_paired.brokers.roles import DEAD_LETTER_SUFFIX, DeadLetter, Received, Receiver
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.message import Message
-from kombu_paired.namespaces import redis as room
-from kombu_paired.namespaces.base import DEAD_LETTER_SUFFIX, DeadLetter, Received, Receiver
-from kombu_paired.namespaces.kombu import KombuNamespace
 from tests.support.brokers import RedisNode
 
 QUEUE = "shop/x-servicebus-transfer/0"
@@ -39,7 +42,7 @@ def receiver(namespace: KombuNamespace) -> Iterator[Callable[[], Receiver]]:
     made: list[Receiver] = []
 
     def make() -> Receiver:
-        made.append(namespace.receiver(QUEUE, 100, TIMEOUT))
+        made.append(namespace.receiver([QUEUE], 100, TIMEOUT))
         return made[-1]
 
     yield make
@@ -120,6 +123,94 @@ def test_a_list_that_is_none_takes_no_message_with_it(backlog, client, receiver,
     held = holder.receive(6, 1)
     client.set(spoilt, "not a list")
     letters = [DeadLetter(each, "NoPath", "nobody knows where") for each in held]
-    with pytest.raises(NamespaceFailure, match="WRONGTYPE"):
-        holder.abandon(held) if spoilt == QUEUE else holder.dead_letter(letters)
+    holder.abandon(held) if spoilt == QUEUE else holder.dead_letter(letters)
+    assert "WRONGTYPE" in str(holder.failed[QUEUE])
     assert client.hlen(QUEUE + "/$Locked") == client.zcard(QUEUE + "/$Locks") == 6
+
+
+OTHER = "shop/x-servicebus-transfer/1"
+
+
+@pytest.mark.parametrize("key", ["", "/$Locks", "/$Locked"])
+def test_a_spoilt_queue_does_not_keep_the_others_waiting(backlog, client, namespace, key):
+    both = namespace.receiver([OTHER, QUEUE], 100, TIMEOUT)
+    waits = client.lpush(OTHER, "found") if key else 0
+    client.set(OTHER + key, "something else")
+    assert len(both.receive(6, 1)) == 6
+    assert "WRONGTYPE" in str(both.failed[OTHER])
+    assert both.receive(6, 0.1) == []
+    client.delete(OTHER + key)
+    both.add(OTHER)
+    client.lpush(OTHER, "again")
+    assert [each.message.body for each in both.receive(6, 1)] == [b"found", b"again"][1 - waits :]
+    assert both.failed == {}
+    both.close()
+    assert client.llen(OTHER) == 1 + waits
+
+
+def test_what_is_owed_for_a_spoilt_queue_is_settled_when_it_is_not_any_more(backlog, client, receiver, monkeypatch):
+    holder = receiver()
+    held = holder.receive(4, 1)
+    client.rename(QUEUE + "/$Locks", "aside")
+    client.set(QUEUE + "/$Locks", "something else")
+    holder.complete(held)
+    assert "WRONGTYPE" in str(holder.failed[QUEUE])
+    client.rename("aside", QUEUE + "/$Locks")
+    holder.close()
+
+    monkeypatch.setattr(room, "LOCK_SECONDS", 0)
+    rest = receiver().receive(6, 1)
+    assert len(rest) == 2
+    assert not set(ids(rest)) & set(ids(held))
+
+
+def test_what_is_diverted_wakes_a_receiver_at_once_and_leaves_no_bell(client, namespace, receiver):
+    waiting, sender = receiver(), namespace.sender()
+    sent: list[float] = []
+
+    def send(n: int) -> None:
+        sender.send(Message(b"%d" % n, routing_key=QUEUE, properties={"message_id": f"m-{n}"}), TIMEOUT)
+        sent.append(time.monotonic())
+
+    delays = []
+    for n in range(10):
+        timer = threading.Timer(0.3, send, [n])
+        timer.start()
+        held = waiting.receive(10, 20)
+        now = time.monotonic()
+        timer.join()
+        delays.append(now - sent[-1])
+        waiting.complete(held)
+        assert ids(held) == [f"m-{n}"]
+    assert statistics.median(delays) < 0.3, "of the five seconds after which it would look anyway"
+
+    client.lpush(QUEUE, b"by somebody who does not ring")
+    waiting.complete(waiting.receive(10, 20))
+    send(10)  # nobody hears it
+    waiting.complete(waiting.receive(10, 20))
+    assert [key for key in client.keys("*") if b"transfer" in key] == []
+    sender.close()
+
+
+def asked(client: redis.Redis) -> int:
+    return int(client.info("stats")["total_commands_processed"])
+
+
+def test_a_receiver_that_finds_nothing_hardly_asks(client, namespace):
+    waiting = namespace.receiver([f"shop/x-servicebus-transfer/{n}" for n in range(10)], 100, TIMEOUT)
+    try:
+        assert waiting.receive(10, 1) == []
+        before, began = asked(client), time.monotonic()
+        assert waiting.receive(10, 6) == []
+        assert (asked(client) - before) / (time.monotonic() - began) < 4, "commands per second"
+    finally:
+        waiting.close()
+
+
+def test_what_others_put_there_without_a_ring_is_found_by_a_look(client, receiver):
+    waiting = receiver()
+    assert waiting.receive(10, 0.5) == []
+    message = Message(b"1", routing_key=QUEUE, properties={"message_id": "m-1"})
+    item = room.item_of_message(waiting.link.channel, message)
+    threading.Timer(0.3, client.lpush, [QUEUE, item]).start()
+    assert ids(waiting.receive(10, 30)) == ["m-1"]

@@ -17,9 +17,9 @@ import pytest
 import redis
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 
+from kombu_paired.brokers.kombu import KombuNamespace
+from kombu_paired.brokers.redis import taking, transport
 from kombu_paired.events import EventKind
-from kombu_paired.namespaces import redis_taking, redis_transport
-from kombu_paired.namespaces.kombu import KombuNamespace
 from kombu_paired.transport import pairing_of
 from tests.bench import bench_idle_kills
 from tests.support.brokers import RedisNode
@@ -103,7 +103,7 @@ def waits(taker: Taker, patience: int = 60) -> None:
     """Let the consumer find nothing and wait for the next message, for as long as the test takes."""
     channel = consuming_channel(taker)
     channel.brpop_timeout = patience
-    wait_for(lambda: _waits_after_a_look(taker, channel), 10, "the consumer does not wait")
+    wait_for(lambda: _waits_after_a_look(taker, channel), 30, "the consumer does not wait")
 
 
 def _waits_after_a_look(taker: Taker, channel: Any) -> bool:
@@ -141,7 +141,7 @@ def as_a_replica(client: redis.Redis) -> Iterator[None]:
 def as_another_process() -> Iterator[None]:
     """Consumers of one process share their own lists."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(redis_taking, "_taker", lambda pid: 32 * "b")
+        patch.setattr(taking, "_taker", lambda pid: 32 * "b")
         yield
 
 
@@ -171,7 +171,7 @@ def test_what_was_answered_to_a_consumer_that_died_unread_comes_back(primary, cl
     primary.put(QUEUE, ("one", {}))
     dead = take(visibility_timeout=1)
     dead.connection.transport.cycle.on_poll_start()  # the consumer asks, and never reads the answer
-    wait_for(lambda: not client.exists(QUEUE), 5, "nothing was taken")
+    wait_for(lambda: not client.exists(QUEUE), 30, "nothing was taken")
     assert client.hlen("unacked") == client.zcard("unacked_index") == 1
 
     alive = take(visibility_timeout=1)
@@ -206,7 +206,7 @@ def test_one_who_died_while_it_gave_back_keeps_nobody_from_it_for_long(primary, 
     primary.put(QUEUE, ("one", {}))
     dead = take(visibility_timeout=1)
     dead.connection.transport.cycle.on_poll_start()
-    wait_for(lambda: not client.exists(QUEUE), 5, "nothing was taken")
+    wait_for(lambda: not client.exists(QUEUE), 30, "nothing was taken")
     nine_seconds_later = dead.channel.unacked_mutex_expire - 9
     client.set("unacked_mutex", "of a dead consumer", ex=nine_seconds_later)
 
@@ -217,7 +217,7 @@ def test_a_worker_killed_while_it_waits_for_its_slots_loses_nothing(primary, cli
     """Kombu leaves an answer unread while the prefetch count is exhausted: for as long as a task takes."""
     program = (
         "import sys, time\n"
-        "from kombu_paired.namespaces.kombu import KombuNamespace\n"
+        "from kombu_paired.brokers.kombu import KombuNamespace\n"
         "from tests.integration.test_redis_consuming import Taker\n"
         "namespace = KombuNamespace('primary', [sys.argv[1]], {}, send_timeout=2)\n"
         "taker = Taker(namespace.consumer_client(None, None))\n"
@@ -227,7 +227,7 @@ def test_a_worker_killed_while_it_waits_for_its_slots_loses_nothing(primary, cli
     primary.put(QUEUE, ("one", {}))
     worker = subprocess.Popen([sys.executable, "-c", program, primary.url])
     try:
-        wait_for(lambda: not client.exists(QUEUE), 20, "nothing was taken")
+        wait_for(lambda: not client.exists(QUEUE), 30, "nothing was taken")
     finally:
         os.kill(worker.pid, signal.SIGKILL)
         worker.wait(5)
@@ -337,7 +337,7 @@ def test_queues_are_served_in_turn_and_urgent_messages_first(primary, take):
 
 @pytest.fixture
 def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_transport, "LEASE", 0.5)
+    monkeypatch.setattr(transport, "LEASE", 0.5)
 
 
 def own_lists(client: redis.Redis) -> dict[str, int]:
@@ -358,7 +358,7 @@ def test_what_was_moved_for_a_consumer_that_died_goes_to_others(primary, client,
     with Connection(primary.url, transport_options={"global_keyprefix": prefix}) as plain:
         for number in range(3):
             Producer(plain.channel()).publish(str(number), routing_key=QUEUE)
-    wait_for(lambda: list(own_lists(client).values()) == [1], 5, "nothing was moved")
+    wait_for(lambda: list(own_lists(client).values()) == [1], 30, "nothing was moved")
     dies_with_an_answer_unread(dead)
 
     with as_another_process():
@@ -400,7 +400,7 @@ def test_a_consumer_that_was_away_for_long_finds_its_list_empty_and_goes_on(prim
     late = take()
     waits(late, patience=1)
     primary.put(QUEUE, ("one", {}))
-    wait_for(lambda: sum(own_lists(client).values()) == 1, 5, "nothing was moved")
+    wait_for(lambda: sum(own_lists(client).values()) == 1, 30, "nothing was moved")
     with as_another_process():
         alive = take()
         alive.wait_for(1)
@@ -417,7 +417,7 @@ def test_one_message_is_the_business_of_one_consumer(primary, client, take):
         waits(taker)
     before = scripts_run(client)
     primary.put(QUEUE, ("one", {}))
-    wait_for(lambda: sum(own_lists(client).values()) == 1, 5, "nothing was moved")
+    wait_for(lambda: sum(own_lists(client).values()) == 1, 30, "nothing was moved")
     for taker in takers:
         taker.drain(0.02)
     assert [taker.bodies for taker in takers if taker.messages] == [["one"]]
@@ -434,9 +434,9 @@ def test_a_consumer_that_may_not_take_more_gives_back_at_once(primary, client, t
     busy.channel.basic_qos(0, 1, False)
     waits(busy)
     primary.put("a", ("one", {}))
-    wait_for(lambda: len(busy.messages) or _drained(busy), 5, "nothing came")
+    wait_for(lambda: len(busy.messages) or _drained(busy), 30, "nothing came")
     primary.put("b", ("two", {}))
-    wait_for(lambda: sum(own_lists(client).values()) == 1, 5, "nothing was moved")
+    wait_for(lambda: sum(own_lists(client).values()) == 1, 30, "nothing was moved")
     busy.drain(0.3)
     assert busy.bodies == ["one"]
     idle.wait_for(1)
@@ -450,7 +450,7 @@ def test_who_stops_consuming_gives_back_what_was_moved(primary, client, take, en
     taker = take()
     waits(taker)
     primary.put(QUEUE, ("one", {}))
-    wait_for(lambda: sum(own_lists(client).values()) == 1, 5, "nothing was moved")
+    wait_for(lambda: sum(own_lists(client).values()) == 1, 30, "nothing was moved")
     taker.consumer.cancel() if end == "cancel" else taker.channel.close()
     assert client.llen(QUEUE) == 1
     assert own_lists(client) == {}
@@ -474,7 +474,7 @@ def test_more_queues_than_a_consumer_can_wait_on_are_served(primary, take):
     queues = [f"q{number}" for number in range(12)]
     taker = take(*queues)
     waits(taker, patience=1)
-    assert len(consuming_channel(taker)._waits) == redis_transport.MOST_LISTS
+    assert len(consuming_channel(taker)._waits) == taking.MOST_LISTS
     for queue in queues:
         primary.put(queue, (queue, {}))
     taker.wait_for(12)
@@ -510,7 +510,7 @@ def test_an_older_command_moves_as_well(primary, client, take):
         taker = take()
         waits(taker)
         primary.put(QUEUE, ("one", {}))
-        wait_for(lambda: sum(own_lists(client).values()) == 1, 5, "nothing was moved")
+        wait_for(lambda: sum(own_lists(client).values()) == 1, 30, "nothing was moved")
         taker.wait_for(1)
         assert client.hlen("unacked") == 1
     finally:
@@ -659,12 +659,12 @@ def test_workers_outlive_a_redis_that_is_a_replica_for_a_while(
     shop, traffic = paired_shop(), Traffic()
     worker = paired_worker(pool=pool)
     traffic.publish(lambda n: shop.slow_record.delay(n, 0.02), range(waiting))
-    ledger.wait_for(min(5, waiting), timeout=10)
+    ledger.wait_for(min(5, waiting), timeout=60)
     with as_a_replica(client):
         traffic.publish(shop.record.delay, range(waiting, waiting + 50), pace=0.04)
         assert secondary.backlog() == 50
 
-    ledger.wait_for(waiting + 50, timeout=30)
+    ledger.wait_for(waiting + 50, timeout=60)
     assert traffic.errors == []
     assert worker.alive()
 
@@ -693,14 +693,14 @@ def test_garbage_whose_consumer_died_does_not_stand_in_the_way_of_others(primary
     for _ in range(count + 1):
         dead = take(visibility_timeout=1)
         dead.connection.transport.cycle.on_poll_start()
-    wait_for(lambda: client.hlen("unacked") == count + 1, 5, "not all were taken")
+    wait_for(lambda: client.hlen("unacked") == count + 1, 30, "not all were taken")
 
     alive = take(visibility_timeout=1)
     alive.wait_for(1)
     assert alive.bodies == ["one"]
     assert primary.take_dead_letters(QUEUE)["MalformedMessage"] > 0
     alive.messages[0].ack()
-    wait_for(lambda: not _drained(alive) and noted(client) == [], 10, "something is noted for ever")
+    wait_for(lambda: not _drained(alive) and noted(client) == [], 30, "something is noted for ever")
 
 
 def _drained(taker: Taker) -> int:

@@ -88,7 +88,7 @@ def test_a_result_server_of_its_own_goes_away(primary, secondary, paired_shop, p
     with pytest.raises(OperationalError) as raised:
         chord([shop.record.s(30), shop.record.s(31)])(shop.record.si(32))
     if how == "killed":
-        ledger.wait_for(3, timeout=20)
+        ledger.wait_for(3, timeout=60)
     from_a_thread: list[Any] = []
     waiting = threading.Thread(target=lambda: from_a_thread.append(made[3].get(timeout=40)))
     waiting.start()

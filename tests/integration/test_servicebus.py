@@ -27,16 +27,17 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from kombu import Connection, Exchange, Queue
 
 from kombu_paired import Syphon, pairing_of
+from kombu_paired.brokers.kombu import new_connection
+from kombu_paired.brokers.roles import Received, Receiver
+from kombu_paired.brokers.servicebus import links, sending, transport
+from kombu_paired.brokers.servicebus.amqp_links import SenderLink
+from kombu_paired.brokers.servicebus.wire import encoded_size
 from kombu_paired.declarations import Entity
 from kombu_paired.emulator import Emulator
 from kombu_paired.emulator.server.links import Receiver as ServiceSideReceiver
 from kombu_paired.errors import ConfigurationError, MessageTooLarge, NamespaceUnauthorized, PairingClosed
 from kombu_paired.events import Event, EventKind
 from kombu_paired.message import Message
-from kombu_paired.namespaces.base import Received, Receiver
-from kombu_paired.namespaces.kombu import new_connection
-from kombu_paired.namespaces.servicebus import links, transport
-from kombu_paired.namespaces.servicebus.sdk import SenderLink, encoded_size
 from kombu_paired.pairing.circuit import CircuitState
 from kombu_paired.registration import PING_CONTENT_TYPE
 
@@ -388,7 +389,7 @@ def test_a_task_that_is_due_later_is_held_back_by_the_service(shop_factory, conn
         assert in_backlog(secondary) == 1
         syphon(pairing)
         wait_until(lambda: in_backlog(secondary) == 0, what="the backlog is home")
-        found = {each.message_id: each for each in arrived(primary, "celery")}
+        found = {each.correlation_id: each for each in arrived(primary, "celery")}
         pairing.close()
     assert set(found) == {healthy.id, diverted.id}
     for each in found.values():
@@ -508,7 +509,7 @@ def test_the_limit_is_the_services_to_the_byte(connect, primary, sent_to_orders,
     create(primary, "orders")
     connection = connect(send_timeout=10)
     sizes = Sizes(connection, sent_to_orders, compressible=False)
-    monkeypatch.setattr(links.ServiceBusSender, "_require_fit", lambda *arguments: None)
+    monkeypatch.setattr(sending.ServiceBusSender, "_require_fit", lambda *arguments: None)
 
     sizes.publish(1, LIMIT)
     with pytest.raises(MessageSizeExceededError):
@@ -585,11 +586,13 @@ DAY = 86_400.0
 
 
 class IdleReceiver(Receiver):
-    """An empty backlog queue whose long polls take no time: it keeps a clock of its own."""
+    """Receives from empty backlog queues whose long polls take no time: it keeps a clock of its own."""
 
     def __init__(self, until: float) -> None:
+        self.failed = {}
         self.clock = 0.0
         self.polls: list[float] = []
+        self._queues: list[str] = []
         self._until = until
         self._interrupted = threading.Event()
 
@@ -597,9 +600,15 @@ class IdleReceiver(Receiver):
         if self.clock >= self._until:
             self._interrupted.wait()
             return []
-        self.polls.append(self.clock)
+        self.polls += [self.clock for _ in self._queues]
         self.clock += timeout
         return []
+
+    def add(self, queue: str) -> None:
+        self._queues.append(queue)
+
+    def remove(self, queue: str) -> None:
+        self._queues.remove(queue)
 
     def interrupt(self) -> None:
         self._interrupted.set()
@@ -617,13 +626,20 @@ def test_an_idle_syphon_receives_as_often_as_the_documents_count(connect, second
     """Ten backlog queues, the default poll, thirty days on a clock that each receive moves on."""
     connection = connect(backlog_queue_count=10, syphon_poll=900)
     pairing = pairing_of(connection)
-    receivers = [IdleReceiver(30 * DAY) for _ in range(10)]
-    waiting = iter(receivers)
-    monkeypatch.setattr(pairing.secondary, "receiver", lambda *arguments: next(waiting))
-    syphon(pairing)
-    wait_until(lambda: all(each.clock >= 30 * DAY for each in receivers), what="thirty days")
+    idle = IdleReceiver(30 * DAY)
 
-    polls = [poll for each in receivers for poll in each.polls]
+    def receiver(queues: Any, *arguments: Any) -> Receiver:
+        for queue in queues:
+            idle.add(queue)
+        return idle
+
+    monkeypatch.setattr(pairing.secondary, "receiver", receiver)
+    record = recorded(connection)
+    syphon(pairing)
+    wait_until(lambda: idle.clock >= 30 * DAY, what="thirty days")
+
+    polls = idle.polls
+    wait_until(lambda: len(record.of(EventKind.POLLED)) == 28_800, what="as many in the journal")
     assert len([poll for poll in polls if poll < 3600]) == 40
     assert len([poll for poll in polls if poll < DAY]) == 960
     assert len(polls) == 28_800
@@ -651,7 +667,8 @@ def test_one_long_poll_is_one_grant_of_credit(monkeypatch, primary, syphon):
             pairing.close()
     for given in credits.values():
         _, *polls = given  # opening a link is the first
-        assert min(later - earlier for earlier, later in itertools.pairwise(polls)) > 0.99 * poll
+        # Two grants for a poll would be a second apart; a grant that is seen late makes what follows it look short.
+        assert min(later - earlier for earlier, later in itertools.pairwise(polls)) > 0.75 * poll
 
 
 def test_an_idle_consumer_asks_the_service_once(monkeypatch):
@@ -707,7 +724,7 @@ def test_half_a_pairing_is_faulted_after_five_seconds(closed, connect, syphon, c
     lost.close()
     wait_until(lambda: record.of(EventKind.FAULTED), what="it is faulted")
 
-    assert 5.0 <= time.monotonic() - started < 7.5
+    assert 5.0 <= time.monotonic() - started < 10
     wait_until(lambda: pairing.closed and not running.is_running, timeout=5, what="it ends")
     assert survivor.closed
     [fault] = record.of(EventKind.FAULTED)
@@ -843,6 +860,19 @@ def test_a_backlog_queue_that_is_there_is_left_as_it_is(connect, primary, second
         assert admin.get_queue(second).max_delivery_count == 2_147_483_647
         assert {each.name for each in admin.list_queues()} == {first, second, "somebody-elses"}
     assert pairing.backlog_queue_count == 2
+
+
+def test_backlog_queues_are_found_among_thousands(connect, primary):
+    """A list of them is pages of a hundred, which take their time: each is asked for."""
+    crowd = [f"queue-{number}" for number in range(5000)]
+    with Emulator(process=True, queues=crowd) as crowded:
+        crowded.fault("slow", on=["manage"], seconds=0.2)
+        connection = connect(secondary=url_of(crowded), primary_name="contoso")
+        primary.kill()
+        started = time.monotonic()
+        publish(connection, 1, "orders")
+        assert time.monotonic() - started < 2 * SEND_TIMEOUT
+        assert in_backlog(crowded) == 1
 
 
 @pytest.fixture

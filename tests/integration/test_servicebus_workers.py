@@ -10,14 +10,9 @@ import kombu
 import pytest
 
 from kombu_paired.emulator import Emulator
-from tests.support.ledger import Ledger
-from tests.support.nodes import LocalTestWorker
+from tests.support.servicebus import url_of
 from tests.support.shop import make_app, shop_environment
 from tests.support.stock import stock_url
-
-
-def url_of(emulator: Emulator) -> str:
-    return f"azureservicebus://RootManageSharedAccessKey:SAS_KEY_VALUE@127.0.0.1:{emulator.port}"
 
 
 @pytest.fixture
@@ -33,11 +28,6 @@ def secondary() -> Iterator[Emulator]:
 
 
 @pytest.fixture
-def ledger(tmp_path) -> Ledger:
-    return Ledger(tmp_path / "ledger")
-
-
-@pytest.fixture
 def environment(primary, secondary, ledger) -> Callable[..., dict[str, str]]:
     """The variables of a shop on the pair; ``primary_options`` and further settings on request."""
 
@@ -46,21 +36,6 @@ def environment(primary, secondary, ledger) -> Callable[..., dict[str, str]]:
         return shop_environment(f"paired+{url_of(primary)}", options, ledger=ledger, setup=setup, conf=conf)
 
     return make
-
-
-@pytest.fixture
-def start_worker(tmp_path) -> Iterator[Callable[..., LocalTestWorker]]:
-    workers: list[LocalTestWorker] = []
-
-    def start(environment, wait=30.0, **arguments) -> LocalTestWorker:
-        worker = LocalTestWorker(tmp_path, env=environment, **arguments)
-        workers.append(worker)
-        worker.ready(wait)
-        return worker
-
-    yield start
-    for worker in workers:
-        worker.kill()
 
 
 def wait_for(condition, timeout, what):
@@ -121,14 +96,14 @@ def test_events_reach_a_receiver_and_its_subscription_goes_with_it(primary, envi
 
         thread = threading.Thread(target=capture, daemon=True)
         thread.start()
-        wait_for(lambda: primary.status()["topics"].get("celeryev"), 10, "nobody listens")
+        wait_for(lambda: primary.status()["topics"].get("celeryev"), 30, "nobody listens")
         shop.record.delay(1)
         assert done.wait(20), seen
         thread.join(5)
 
     assert {"task-received", "task-started", "task-succeeded"} <= set(seen)
     assert ledger.executed() == [1]
-    wait_for(lambda: not primary.status()["topics"]["celeryev"], 10, "the subscription is still there")
+    wait_for(lambda: not primary.status()["topics"]["celeryev"], 30, "the subscription is still there")
 
 
 # -- acceptance 7 -------------------------------------------------------------------------------------------------
@@ -139,7 +114,7 @@ def test_producers_on_ours_and_workers_on_stock(primary, environment, start_work
     start_worker(shop_environment(stock_url(url_of(primary)), ledger=ledger, setup=False), module="tests.support.stock")
     for n in range(50):
         shop.record.delay(n)
-    ledger.wait_for(50, timeout=30)
+    ledger.wait_for(50, timeout=60)
     assert ledger.duplicates() == {}
 
 
@@ -148,7 +123,7 @@ def test_producers_on_stock_and_workers_on_ours(primary, environment, start_work
     start_worker(environment())
     for n in range(50):
         stock.record.delay(n)
-    ledger.wait_for(50, timeout=30)
+    ledger.wait_for(50, timeout=60)
     assert ledger.duplicates() == {}
 
 
@@ -157,24 +132,25 @@ def test_queue_names_with_punctuation_are_the_stock_ones(primary, environment, s
     worker = start_worker(environment(), queue="orders:high@eu")
     stock.record.apply_async((1,), queue="orders:high@eu")
     make_app(environment()).record.apply_async((2,), queue="orders:high@eu")
-    wait_for(lambda: sorted(ledger.executed()) == [1, 2], 20, worker.logs)
+    wait_for(lambda: sorted(ledger.executed()) == [1, 2], 30, worker.logs)
     assert "orders_high_eu" in primary.status()["queues"]
 
 
 # -- acceptance 13 ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 @pytest.mark.real_naps
 def test_a_worker_of_two_queues_stops_promptly(environment, start_worker, ledger):
     worker = start_worker(environment(), queue="celery,other")
     shop = make_app(environment())
     shop.record.delay(1)
     shop.record.apply_async((2,), queue="other")
-    ledger.wait_for(2, timeout=20)
+    ledger.wait_for(2, timeout=60)
     code, seconds = worker.stop()
     assert code == 0
     # Celery's own part is 1.8 to 2.9 s: its timer and the pool's handlers are asleep. Ours is less than half a second.
-    assert seconds < 4
+    assert seconds < 5
 
 
 # -- locks, sessions, bad input -----------------------------------------------------------------------------------
@@ -184,7 +160,7 @@ def test_the_lock_of_a_message_is_renewed_while_its_task_runs(environment, start
     late = environment(primary_options={"peek_lock_seconds": 5}, task_acks_late=True)
     worker = start_worker(late)
     make_app(late).slow_record.delay(1, 8.0)
-    wait_for(lambda: ledger.executed(), 20, worker.logs)
+    wait_for(lambda: ledger.executed(), 30, worker.logs)
     ledger.wait_until_quiet(quiet=4, timeout=10)
     assert ledger.executed() == [1]
     assert "is lost" not in worker.logs()
@@ -195,10 +171,10 @@ def test_what_a_killed_worker_held_is_run_by_another(environment, start_worker, 
     victim = start_worker(late)
     make_app(late).slow_record.delay(1, 60.0)
     make_app(late).record.delay(2)
-    wait_for(lambda: ledger.executed() == [2], 20, victim.logs)
+    wait_for(lambda: ledger.executed() == [2], 30, victim.logs)
     victim.kill()
     other = start_worker(late)
-    wait_for(lambda: "slow_record" in other.logs(), 20, other.logs)
+    wait_for(lambda: "slow_record" in other.logs(), 30, other.logs)
 
 
 def test_a_rejected_task_is_a_dead_letter_with_a_reason(primary, environment):
@@ -209,9 +185,9 @@ def test_a_rejected_task_is_a_dead_letter_with_a_reason(primary, environment):
         queue = kombu.Queue("orders")(channel)
         queue.declare()
         kombu.Producer(channel).publish({"n": 1}, routing_key="orders", serializer="json")
-        message = wait_for(lambda: queue.get(), 10, "nothing came")
+        message = wait_for(lambda: queue.get(), 30, "nothing came")
         message.reject()
-        wait_for(lambda: primary.status()["queues"]["orders"]["dead_lettered"] == 1, 5, "no dead letter")
+        wait_for(lambda: primary.status()["queues"]["orders"]["dead_lettered"] == 1, 30, "no dead letter")
 
 
 def test_what_comes_again_says_so(primary, environment):
@@ -259,8 +235,8 @@ def test_a_message_that_is_no_task_is_a_dead_letter_and_the_worker_goes_on(prima
         sender.send_messages(ServiceBusMessage(b"\xff not an envelope"))
         sender.send_messages(ServiceBusMessage("[1, 2]"))
     make_app(environment()).record.delay(1)
-    ledger.wait_for(1, timeout=20)
-    wait_for(lambda: primary.status()["queues"]["celery"]["dead_lettered"] == 2, 10, worker.logs)
+    ledger.wait_for(1, timeout=60)
+    wait_for(lambda: primary.status()["queues"]["celery"]["dead_lettered"] == 2, 30, worker.logs)
     assert worker.alive()
 
 
@@ -280,16 +256,17 @@ def test_a_queue_with_sessions_is_consumed_session_by_session(environment, start
 
 
 def test_a_deleted_queue_is_made_again_under_its_consumer(primary, environment, start_worker, ledger):
-    from kombu_paired.namespaces.servicebus.address import Address
-    from kombu_paired.namespaces.servicebus.sdk import Clients
+    from kombu_paired.brokers.servicebus.address import Address
+    from kombu_paired.brokers.servicebus.clients import Clients
+    from kombu_paired.brokers.servicebus.settings import ServiceBusSettings
 
     worker = start_worker(environment())
-    with Clients(Address.parse(url_of(primary)), {}).administration(5) as admin:
+    with Clients(Address.parse(url_of(primary)), ServiceBusSettings()).administration(5) as admin:
         admin.delete_queue("celery")
     shop = make_app(environment())
-    wait_for(lambda: "celery" in primary.status()["queues"], 20, worker.logs)
+    wait_for(lambda: "celery" in primary.status()["queues"], 30, worker.logs)
     shop.record.delay(1)
-    ledger.wait_for(1, timeout=30)
+    ledger.wait_for(1, timeout=60)
     assert worker.alive()
 
 
@@ -299,7 +276,7 @@ def test_a_new_worker_and_a_new_producer_do_without_the_management(primary, envi
     first.record.delay(1)  # the queue is there
     primary.fault(fault, on=["manage"])
     environment = environment(primary_options={"send_timeout": 1.5})
-    worker = start_worker(environment, wait=60)
+    worker = start_worker(environment, wait=180)
     second = make_app(environment)
 
     second.record.delay(2)

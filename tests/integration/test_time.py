@@ -18,7 +18,7 @@ def test_a_native_delay_counts_from_the_send(primary, secondary, paired_shop, pa
     # Cut off, and not killed: RabbitMQ takes longer to start than the delays are.
     shop = paired_shop(primary.proxied_url, conf=QUORUM)
     worker = paired_worker(conf=QUORUM, setup=False)
-    wait_for(lambda: "celery_delayed_27" in primary.depths(), 20, worker.logs)
+    wait_for(lambda: "celery_delayed_27" in primary.depths(), 30, worker.logs)
     primary.cut()
     sent = time.time()
     shop.record.apply_async((1,), countdown=8)
@@ -31,7 +31,7 @@ def test_a_native_delay_counts_from_the_send(primary, secondary, paired_shop, pa
     assert_backlog_empties(secondary)
     at_home = time.time()
 
-    ledger.wait_for(2, timeout=30)
+    ledger.wait_for(2, timeout=60)
     ran = {n: at for n, at, _ in ledger.entries()}
     assert 8 <= ran[1] - sent < 8 + 2  # from when it came home: 12 and more
     assert ran[2] < at_home + 2  # it ran out

@@ -10,6 +10,7 @@ import pytest
 
 from kombu_paired.message import BACKLOG_MARK
 from tests.support.nodes import ROOT
+from tests.support.side_by_side import side_by_side
 from tests.support.traffic import Traffic, assert_backlog_empties, wait_for
 
 RECORD = r"^\[\d{4}-"  # the first line of a log record
@@ -56,7 +57,7 @@ def test_a_plain_worker_outlives_its_primary_quietly_and_consumes_again(primary,
     worker = paired_worker(setup=False)
     shop, traffic = paired_shop(), Traffic()
     traffic.publish(shop.record.delay, range(10))
-    ledger.wait_for(10, timeout=20)
+    ledger.wait_for(10, timeout=60)
     before = worker.count_in_log(RECORD)
 
     primary.kill()
@@ -66,7 +67,7 @@ def test_a_plain_worker_outlives_its_primary_quietly_and_consumes_again(primary,
     primary.restart()
     traffic.publish(shop.record.delay, range(10, 60))
 
-    ledger.wait_for(60, timeout=30)
+    ledger.wait_for(60, timeout=60)
     assert worker.alive()
     assert traffic.errors == []
     assert 1 <= said <= 10  # and not one line for each of some dozen tries
@@ -78,13 +79,13 @@ def test_workers_empty_a_full_primary(primary, paired_shop, paired_worker, ledge
     shop = paired_shop()
     early = paired_worker(pool=pool)
     for number in range(60):
-        shop.slow_record.delay(number, 0.05)
-    ledger.wait_for(5, timeout=10)
+        shop.slow_record.delay(number, 0.2)
+    ledger.wait_for(5, timeout=60)
     primary.fill()
     left = 60 - len(ledger.counts())
     late = paired_worker(pool=pool)
 
-    ledger.wait_for(60, timeout=30)
+    ledger.wait_for(60, timeout=60)
     assert left > 20
     assert early.alive()
     assert late.alive()
@@ -102,33 +103,38 @@ def test_a_plain_worker_waits_for_a_primary_that_is_down_from_the_start(primary,
     worker.ready()
     paired_shop().record.delay(1)
 
-    ledger.wait_for(1, timeout=20)
+    ledger.wait_for(1, timeout=60)
     assert said <= 1
 
 
-@pytest.mark.parametrize("setup", [True, False], ids=["syphon", "plain"])
 @pytest.mark.parametrize("state", ["healthy", "killed", "frozen", "never_there"])
-def test_a_worker_stops_promptly(primary, paired_shop, paired_worker, ledger, state, setup):
+def test_a_worker_stops_promptly(primary, paired_shop, paired_worker, ledger, state):
+    """One that syphons, and a plain one."""
     if state == "never_there":
         primary.kill()
-    worker = paired_worker(setup=setup, wait=state != "never_there")
+    workers = [paired_worker(setup=setup, wait=False) for setup in (True, False)]
     if state != "never_there":
+        for worker in workers:
+            worker.ready()
         shop = paired_shop()
         shop.record.delay(1)
-        ledger.wait_for(1, timeout=20)
-        wait_for(lambda: shop.control.ping(timeout=0.5), 20, worker.logs)  # all its consumers are there
+        ledger.wait_for(1, timeout=60)
+        # All their consumers are there.
+        wait_for(lambda: len(shop.control.ping(timeout=0.5)) == 2, 30, lambda: "\n".join(map(str, workers)))
     if state == "killed":
         primary.kill()
     if state in ("killed", "never_there"):
-        worker.wait_for_log("is away")
-        time.sleep(1)  # it is in the middle of its waiting
+        for worker in workers:
+            worker.wait_for_log("is away")
+        time.sleep(1)  # they are in the middle of their waiting
     if state == "frozen":
         primary.freeze()
 
-    code, seconds = worker.stop()
-
-    assert code == 0
-    assert seconds < (10 if state == "frozen" else 6)  # a silent primary is waited for in several places, each bounded
+    # Celery's own part is some 3 s on a quiet machine. A silent primary is waited for in several places, each bounded.
+    limit = 15 if state == "frozen" else 10
+    for code, seconds in side_by_side(*(worker.stop for worker in workers)):
+        assert code == 0
+        assert seconds < limit
 
 
 def test_remote_control_works_after_an_outage_and_shows_no_password(
@@ -144,9 +150,9 @@ def test_remote_control_works_after_an_outage_and_shows_no_password(
     primary.kill()
     shop.record.delay(1)
     primary.restart()
-    ledger.wait_for(1, timeout=30)
+    ledger.wait_for(1, timeout=60)
 
-    wait_for(lambda: shop.control.ping(timeout=1) == [{worker.hostname(): {"ok": "pong"}}], 20, worker.logs)
+    wait_for(lambda: shop.control.ping(timeout=1) == [{worker.hostname(): {"ok": "pong"}}], 30, worker.logs)
     stats = shop.control.inspect(timeout=3).stats()[worker.hostname()]
     assert stats["broker"]["transport_options"]["primary_name"] == options["primary_name"]
     assert stats["syphon"] == {"running": True}

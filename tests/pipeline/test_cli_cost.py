@@ -36,7 +36,9 @@ def test_the_figures_of_the_documents():
     assert found["idle_receives"] == {"hour": 40, "day": 960, "month": 28_800}
     both = found["operations_of_a_message"]
     assert (sum(both["direct"].values()), sum(both["diverted"].values())) == (3, 6)
-    assert found["operations"]["idle_receive"] == found["total"] == 28_800
+    assert found["operations"]["idle_receive"] == 28_800
+    assert found["idle_hour"] == {"heartbeat": 1800, "idle_consume": 120, "idle_receive": 40}
+    assert found["total"] == 720 * 1960
 
 
 def test_operations_by_stage_add_up_and_money_is_that_of_the_sheet():
@@ -70,6 +72,15 @@ def test_what_the_options_change():
     assert report("--messages-per-day", 10, "--renewals", 2)["operations"]["lock_renewal"] == 600
 
 
+def test_what_idle_workers_do():
+    workers = ("--messages-per-day", 0, "--workers", 20)
+    assert report(*workers)["idle_hour"] == {"heartbeat": 36_000, "idle_consume": 2400, "idle_receive": 800}
+    quiet = report(*workers, "--heartbeat", 0, "--no-remote-control", "--queues", 3, "--syphons", 1)
+    assert quiet["idle_hour"] == {"heartbeat": 0, "idle_consume": 3600, "idle_receive": 40}
+    assert "celery worker --without-heartbeat" in run(*workers).output
+    assert "--without-heartbeat" not in run(*workers, "--heartbeat", "0").output
+
+
 def test_it_is_shown_to_people_with_the_date_and_source_of_the_prices():
     done = run("--messages-per-day", "1e6", "--outage", "90s", "--prices", EXAMPLE)
     assert done.exit_code == 0
@@ -98,6 +109,7 @@ def test_every_stage_is_explained():
         (["--messages-per-day", "1", "--poll", "0"], "poll must be above 0"),
         (["--messages-per-day", "1", "--ping-interval", "0s"], "ping_interval must be above 0"),
         (["--messages-per-day", "1", "--backlog-queues", "0"], "not in the range"),
+        (["--messages-per-day", "1", "--workers", "-1"], "not in the range"),
         (["--messages-per-day", "1", "--prices", "no/such.toml"], "price sheet no/such.toml: No such file"),
     ],
 )

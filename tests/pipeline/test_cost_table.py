@@ -79,7 +79,7 @@ def test_each_stage_of_each_entity_and_day_counts_what_its_lines_say(spark, flee
     assert {(row.day, row.pairing, row.entity, row.stage): row.operations for row in rows} == expected
     assert len(rows) == len(expected)
     assert all(row.money is None and row.currency is None for row in rows)
-    assert {row.stage for row in rows} == set(charges.STAGES) - {"lock_renewal"}
+    assert {row.stage for row in rows} == set(charges.STAGES) - {"lock_renewal", "heartbeat", "idle_consume"}
     assert max(charges.steps(size) for size in sizes.values()) > 1  # else the sizes would not have been tested
 
 
@@ -128,6 +128,21 @@ def test_pings_that_did_not_reach_the_namespace_are_free_and_long_tasks_renew_th
         ("a", "lock_renewal"): 2,
         ("a", "receive_from_primary"): 2,
         ("a", "complete_at_primary"): 2,
+    }
+
+
+def test_heartbeats_are_told_apart_from_messages(spark):
+    events = events_of(
+        spark,
+        {"time": 1, "event": "sent", "entity": "celeryev/worker.heartbeat", "message_id": "h", "bytes": 600},
+        {"time": 2, "event": "sent", "entity": "celeryev/worker.heartbeat", "message_id": "i", "bytes": 600},
+        {"time": 3, "event": "sent", "entity": "celeryev/worker.online", "message_id": "o", "bytes": 600},
+        {"time": 4, "event": "sent", "entity": "heartbeat", "message_id": "m", "bytes": 600},
+    )
+    assert operations(cost(events, heavy(events, messages(events))), "entity", "stage") == {
+        ("celeryev/worker.heartbeat", "heartbeat"): 2,
+        ("celeryev/worker.online", "send_to_primary"): 1,
+        ("heartbeat", "send_to_primary"): 1,
     }
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
+from celery.worker.consumer.gossip import Gossip
+from celery.worker.consumer.mingle import Mingle
+from celery.worker.heartbeat import Heart
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kombu_paired.brokers.servicebus import fetching
+from kombu_paired.brokers.servicebus.transport import Transport
 from kombu_paired.pipeline.costs import charges
-from kombu_paired.pipeline.costs.charges import STAGES, STEP, Load, Outages, Syphons
+from kombu_paired.pipeline.costs.charges import STAGES, STEP, Load, Outages, Syphons, Workers
 
 sizes = st.integers(0, 2_000_000)
 loads = st.builds(Load, st.floats(0, 1e7), sizes, st.floats(0, 10))
@@ -23,7 +29,9 @@ outages = st.builds(
     ping_interval=st.floats(1, 1800),
 )
 syphons = st.builds(Syphons, st.integers(0, 50), st.floats(1, 3600), st.integers(0, 20))
+workers = st.builds(Workers, st.integers(0, 50), st.integers(0, 20), st.floats(1, 60), st.booleans())
 NOBODY = Syphons(count=0)
+NO_WORKERS = Workers(count=0)
 
 
 # -- the documents ----------------------------------------------------------------------------------------------------
@@ -49,7 +57,7 @@ def test_a_diverted_message_has_four_charged_stages_and_a_direct_one_two():
 
 
 def test_a_month_without_outage_costs_three_operations_a_message_and_the_polls():
-    total = charges.of_month(Load(10_000), Outages(0), Syphons())
+    total = charges.of_month(Load(10_000), Outages(0), Syphons(), NO_WORKERS)
     assert total["send_to_primary"] == total["receive_from_primary"] == total["complete_at_primary"] == 300_000
     assert total["idle_receive"] == 28_800
     assert sum(total.values()) == 3 * 300_000 + 28_800
@@ -58,12 +66,34 @@ def test_a_month_without_outage_costs_three_operations_a_message_and_the_polls()
 def test_an_outage_of_an_hour_worked_out_by_hand():
     """10 messages a second. Failed over after 10 s, pinged every 60 s: the 60th ping, after 3,610 s, is good."""
     outage = Outages(3600, entities=2, processes=5, failover_interval=10, ping_interval=60)
-    total = charges.of_month(Load(864_000), outage, NOBODY)
+    total = charges.of_month(Load(864_000), outage, NOBODY, NO_WORKERS)
     assert total["send_to_backlog"] == total["receive_from_backlog"] == total["complete_in_backlog"] == 36_100
     assert total["send_home"] == 36_100
     assert total["send_to_primary"] == 864_000 * 30 - 36_100
     assert total["receive_from_primary"] == 864_000 * 30
     assert total["ping"] == 60 * 2 * 5
+
+
+def test_an_idle_worker_makes_1_800_heartbeats_an_hour_and_60_receives_for_each_queue_and_its_remote_control():
+    worker = Workers(queues=3)
+    hour = charges.of_idle_hour(Syphons(), worker)
+    assert hour == {"heartbeat": 1800, "idle_consume": 4 * 60, "idle_receive": 40}
+    month = charges.of_month(Load(0), Outages(0), Syphons(), worker)
+    assert {stage: count for stage, count in month.items() if count} == {
+        stage: 720 * count for stage, count in hour.items()
+    }
+    quiet = charges.of_idle_hour(Syphons(count=0), Workers(heartbeat=0, remote_control=False))
+    assert quiet == {"heartbeat": 0, "idle_consume": 60, "idle_receive": 0}
+
+
+def test_celery_s_heartbeat_and_our_consumer_are_as_the_model_has_them():
+    assert Heart(None, Mock()).interval == charges.HEARTBEAT
+    assert fetching.ASK_AGAIN == charges.CONSUME
+
+
+@pytest.mark.parametrize("step", [Gossip, Mingle])
+def test_gossip_and_mingle_are_for_other_brokers_alone(step):
+    assert Transport.driver_type not in step.compatible_transports
 
 
 # -- what holds for any load ------------------------------------------------------------------------------------------
@@ -80,9 +110,9 @@ def test_steps_carry_the_message_and_no_more(size):
     assert (count - 1) * STEP < max(size, 1) <= count * STEP
 
 
-@given(loads, outages, syphons)
-def test_every_message_is_received_once_at_home_whichever_way_it_came(load, outage, syphon):
-    total = charges.of_month(load, outage, syphon)
+@given(loads, outages, syphons, workers)
+def test_every_message_is_received_once_at_home_whichever_way_it_came(load, outage, syphon, fleet):
+    total = charges.of_month(load, outage, syphon, fleet)
     carried = charges.steps(load.size)
     assert tuple(total) == STAGES
     assert all(count >= 0 for count in total.values())
@@ -96,7 +126,8 @@ def test_every_message_is_received_once_at_home_whichever_way_it_came(load, outa
 @given(loads, outages, st.floats(0, 1e5))
 def test_a_longer_outage_never_costs_less(load, outage, more):
     longer = replace(outage, seconds=outage.seconds + more)
-    assert sum(charges.of_month(load, longer, NOBODY).values()) >= sum(charges.of_month(load, outage, NOBODY).values())
+    long, short = (charges.of_month(load, each, NOBODY, NO_WORKERS) for each in (longer, outage))
+    assert sum(long.values()) >= sum(short.values())
 
 
 @given(outages)
@@ -111,15 +142,19 @@ def test_the_last_ping_of_an_outage_is_the_first_one_after_its_end(outage):
     assert outage.diverting_seconds == pytest.approx(last)
 
 
-@given(loads, outages, syphons, st.integers(2, 5))
-def test_idle_receives_and_pings_grow_with_who_makes_them(load, outage, syphon, times):
-    once = charges.of_month(load, outage, syphon)
+@given(loads, outages, syphons, workers, st.integers(2, 5))
+def test_what_is_charged_while_nothing_moves_grows_with_who_makes_it(load, outage, syphon, fleet, times):
+    once = charges.of_month(load, outage, syphon, fleet)
     more = charges.of_month(
-        load, replace(outage, processes=outage.processes * times), replace(syphon, count=syphon.count * times)
+        load,
+        replace(outage, processes=outage.processes * times),
+        replace(syphon, count=syphon.count * times),
+        replace(fleet, count=fleet.count * times),
     )
-    assert more["idle_receive"] == once["idle_receive"] * times
+    for stage in ("heartbeat", "idle_consume", "idle_receive"):
+        assert more[stage] == once[stage] * times
     assert abs(more["ping"] - once["ping"] * times) <= times
-    assert {stage: more[stage] for stage in STAGES[:-2]} == {stage: once[stage] for stage in STAGES[:-2]}
+    assert {stage: more[stage] for stage in STAGES[:-4]} == {stage: once[stage] for stage in STAGES[:-4]}
 
 
 @pytest.mark.parametrize(
@@ -136,6 +171,8 @@ def test_idle_receives_and_pings_grow_with_who_makes_them(load, outage, syphon, 
         (lambda: Outages(1, failover_interval=-1), "failover_interval"),
         (lambda: Syphons(-1), "backlog_queues"),
         (lambda: Syphons(poll=0), "poll"),
+        (lambda: Workers(-1), "workers"),
+        (lambda: Workers(heartbeat=-1), "heartbeat"),
     ],
 )
 def test_what_cannot_be_is_refused(make, said):

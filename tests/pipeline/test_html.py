@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from kombu_paired.pipeline.costs.charges import STAGES
 from kombu_paired.pipeline.costs.prices import PriceSheet, Tier
 from kombu_paired.pipeline.page.facts import BINS, CURVE, Facts, Outage
-from kombu_paired.pipeline.page.html import page, write_page
+from kombu_paired.pipeline.page.html import STAGE_WORDS, page, write_page
 from kombu_paired.pipeline.page.words import clock, count, day_and_clock, duration, money, shortened
 
 NASTY = "</title><script>alert('1')</script>\"&\x00\u202eevil"
@@ -31,8 +30,10 @@ BALANCE = {
     "consumed": 1_204_000,
     "refused": 7,
     "lost": 0,
+    "ran_meanwhile": 0,
     "direct": 1_116_121,
     "recovered": 88_210,
+    "stood-in": 0,
     "waiting": 0,
     "dead-lettered": 0,
     "expired": 0,
@@ -61,6 +62,7 @@ def outage(name="orders", **values):
         "messages_recovered": 88_210,
         "messages_dead_lettered": 0,
         "messages_waiting": 0,
+        "messages_ran_meanwhile": 0,
         "processes_saw": 12,
         "processes_unrestored": 0,
         "processes_unaffected": 0,
@@ -110,7 +112,7 @@ def facts(**values):
         outages=[outage(NASTY), outage("emails", pairing=NASTY, messages_waiting=3, processes_unaffected=4)],
         outages_all=2,
         outages_of_entities=2,
-        stages={stage: (1000 * number, 0.1) for number, stage in enumerate(STAGES)},
+        stages={stage: (1000 * number, 0.1) for number, stage in enumerate(STAGE_WORDS)},
         settings=[best, setting()],
         settings_all=150,
         problems={"malformed": (203, 20, None), "missing_events": (3, 1, None), "clock_skew": (7, 1, 2.5)},
@@ -181,6 +183,21 @@ def test_what_is_lost_or_left_stands_out():
     assert '<span class="good"><b>0 lost</b></span>' in page(facts())
 
 
+def test_it_says_how_many_tasks_ran_during_the_outage_and_how_late_they_were():
+    balance = BALANCE | {"recovered": 210, "stood-in": 88_000, "ran_meanwhile": 88_000}
+    ran = outage(messages_ran_meanwhile=88_000, late_median_s=0.4, late_p95_s=31.0)
+    late = {"median": 0.4, "p95": 31.0, "longest": 33.0}
+    words = Reader(page(facts(balance=balance, came_home=210, late_s=late, outages=[ran]))).words()
+    assert "88,210 diverted, 210 recovered, 88,000 ran meanwhile, 0 lost" in words
+    assert "88,000 tasks ran while the primary was away, on workers that stood in: half within" in words
+    assert "Workers that stood in ran it" in words
+    assert "these were done after" in words
+
+
+def test_where_nobody_stood_in_it_says_nothing_of_it():
+    assert "stood in" not in Reader(page(facts())).words()
+
+
 def test_holes_in_the_journals_are_said_beside_the_balance():
     assert "The journals have holes: 3 events missing" in Reader(page(facts())).words()
     assert "have holes" not in page(facts(problems={"clock_skew": (7, 1, 2.5)}))
@@ -201,8 +218,8 @@ def test_each_section_is_there_and_says_its_figures():
         "messages in the backlog, at most 59",
         "Half of the 88,210 messages that left the backlog did so within 3 min 20 s",
         "1 min to 5 min 88,195",
-        "45,000 operations of Azure Service Bus",
-        "Together 1.00 EUR, without the base fee of 9.81 EUR a month.",
+        "55,000 operations of Azure Service Bus",
+        "Together 1.10 EUR, without the base fee of 9.81 EUR a month.",
         "replayed under 150 settings",
         "failover_interval 10, ping_interval 15, backlog_queue_count 10.",
         "Closest to what was set",
@@ -456,8 +473,9 @@ def test_the_facts_are_those_of_the_truth(gathered):
         bins[sum(seconds >= end for end in BINS)] += 1
     assert found.in_backlog == bins
     assert found.backlog_s["longest"] == max(left)
+    assert (found.balance["ran_meanwhile"], set(found.late_s.values())) == (0, {None}), "nobody stood in"
     assert found.since == min(row["first_sent_at"] for row in truth if row["first_sent_at"] is not None)
-    times = ("delivered_at", "consumed_at", "diverted_at", "syphoned_at", "dead_lettered_at")
+    times = ("delivered_at", "consumed_at", "diverted_at", "syphoned_at", "handed_out_at", "dead_lettered_at")
     assert found.until == max(row[name] for row in truth for name in times if row[name] is not None)
 
 

@@ -30,6 +30,11 @@ FAILED = event("send_failed", 1, first_attempt=S, route="primary", bytes=700, fa
 REFUSED = event("backlog_unavailable", 2, first_attempt=S, bytes=700, failure="unreachable")
 MAYBE = {"maybe_duplicate": True}
 
+THERE = {"route": "stand-in"}
+HANDED_OUT = SYPHONED | {"event": "handed_out", "time": 6 * S}
+RAN_THERE, HOME_FROM_THERE = CONSUMED | THERE, SYPHONED | THERE
+FOUND_THERE, DEAD_THERE = (each | {"entity": "main/x-paired-standin/orders", **THERE} for each in (RECEIVED, DEAD))
+
 #: Name of a message: its events, and what is true of it.
 CASES = {
     "direct": ([SENT, CONSUMED], {"fate": "direct", "route": "primary", "delivered_at": S, "consumed_at": 10 * S}),
@@ -75,6 +80,31 @@ CASES = {
         [DIVERTED, DEAD | {"time": S}],
         {"dead_lettered_at": 2 * S, "backlog_s": 0.0, "skew_s": 1.0},
     ),
+    "ran-during-the-outage": (
+        [DIVERTED, RECEIVED, HANDED_OUT, RAN_THERE],
+        {"fate": "stood-in", "route": "stand-in", "handed_out_at": 6 * S, "delivered_at": 6 * S, "backlog_queue": 3}
+        | {"syphoned_at": None, "consumed_at": 10 * S, "backlog_s": 4.0, "late_s": 9.0, "copies_delivered": 1},
+    ),
+    "handed-out-and-no-more-is-known": ([DIVERTED, HANDED_OUT], {"fate": "stood-in", "late_s": None, "sends": 1}),
+    "nobody-took-it-there": (
+        [DIVERTED, RECEIVED, HANDED_OUT, FOUND_THERE, HOME_FROM_THERE, CONSUMED],
+        {"fate": "recovered", "copies_delivered": 1, "handed_out_at": 6 * S, "syphoned_at": 9 * S, "late_s": None}
+        | {"backlog_s": 4.0, "route": "stand-in"},
+    ),
+    "ran-there-and-came-home-too": ([DIVERTED, HANDED_OUT, RAN_THERE, HOME_FROM_THERE], {"fate": "duplicated"}),
+    "handed-out-twice": ([DIVERTED, HANDED_OUT, HANDED_OUT], {"fate": "duplicated", "copies_delivered": 2}),
+    "died-there": ([DIVERTED, HANDED_OUT, DEAD_THERE], {"fate": "dead-lettered", "copies_delivered": 0}),
+    "expired-there": ([DIVERTED, HANDED_OUT, DEAD_THERE | {"detail": "TTLExpiredException"}], {"fate": "expired"}),
+    "nobody-says-that-it-was-handed-out": ([DIVERTED, RAN_THERE], {"fate": "stood-in", "copies_delivered": 1}),
+    "its-retry-waits": ([DIVERTED, HANDED_OUT, RAN_THERE, DIVERTED], {"fate": "waiting", "sends": 2}),
+    "its-retry-went-straight": (
+        [DIVERTED, HANDED_OUT, RAN_THERE, SENT, CONSUMED],
+        {"fate": "stood-in", "route": "both", "copies_delivered": 2, "late_s": 9.0},
+    ),
+    "ran-there-before-it-was-handed-out": (  # by the clock of the syphon, which is fast
+        [DIVERTED, HANDED_OUT | {"time": 12 * S}, RAN_THERE],
+        {"fate": "stood-in", "consumed_at": 12 * S, "late_s": 11.0},
+    ),
     "odd-routes": ([DIVERTED | {"route": "backlog/x"}, SYPHONED | {"route": "backlog/12"}], {"backlog_queue": 12}),
     "many": ([SENT, *[CONSUMED] * 3000], {"copies_delivered": 3000, "fate": "duplicated"}),
 }
@@ -109,7 +139,7 @@ def test_the_columns_are_those_of_the_contract(table):
     assert {name for name in types if types[name] is TimestampType} == {name for name in types if name.endswith("_at")}
     assert types["day"] is DateType
     assert types["backlog_queue"] is IntegerType
-    assert types["skew_s"] is types["backlog_s"] is DoubleType
+    assert types["skew_s"] is types["backlog_s"] is types["late_s"] is DoubleType
     assert {types[name] for name in ("bytes", "sends", "copies_delivered", "failed_tries", "caller_errors")} == {
         LongType
     }
@@ -123,6 +153,7 @@ def test_the_balance_is_the_sum_of_it_all(table, found):
     row = balance(table).first().asDict()
     assert row["messages"] == len(CASES) == sum(row[fate] for fate in FATES)
     assert (row["refused"], row["lost"]) == (1, 0)
+    assert row["ran_meanwhile"] == sum(each["late_s"] is not None for each in found.values()) == 6
     assert row["diverted"] == sum(each["diverted_at"] is not None for each in found.values())
     assert row["accepted"] == len(CASES) - 3
 

@@ -40,7 +40,7 @@ class Fleet:
         first = {"first_attempt": T0 + round(at * S), "message_id": message, "route": "backlog/0"}
         self.say(process, at, "diverted", entity, **first)
         if until is not None:
-            self.say(process, until, how, entity if how == "syphoned" else "main/x-servicebus-transfer/0", **first)
+            self.say(process, until, how, "main/x-servicebus-transfer/0" if how == "dead_lettered" else entity, **first)
         return self
 
     def sent(self, process, at, entity="orders"):
@@ -90,6 +90,21 @@ def test_an_outage_from_first_failure_to_drained(told):
     }  # fmt: skip
     assert of(entity, expected) == expected
     assert namespace | {"scope": "entity", "entity": "orders"} == entity
+
+
+fleet("stands in").outage(1, 10, 100).divert(1, 10, "home", 103)
+for number in range(20):
+    fleet("stands in").divert(1, 20 + number, f"there {number}", 41 + number, how="handed_out")
+    fleet("stands in").say(2, 42 + 2 * number, "consumed", message_id=f"there {number}", route="stand-in")
+
+
+def test_how_many_tasks_ran_during_an_outage_and_how_late_they_were(told):
+    [entity], [namespace] = told["stands in"]
+    expected = {
+        "messages_diverted": 21, "messages_recovered": 1, "messages_stood_in": 20, "messages_waiting": 0,
+        "messages_ran_meanwhile": 20, "late_median_s": 31.0, "late_p95_s": 40.0, "drained_at": 103.0,
+    }  # fmt: skip
+    assert of(entity, expected) == of(namespace, expected) == expected
 
 
 fleet("goes on").say(1, 10, "send_failed", failure="fault").say(1, 20, "failed_over").divert(1, 30, "a")

@@ -160,8 +160,8 @@ STRANGE = [
     (line(seq=0), "malformed"),
     (line(bytes=-1), "malformed"),
     (line(bytes=2**62), "malformed"),
-    (line(v=2), "unknown_version"),
-    ('{"v":2,"colour":"octarine"}', "unknown_version"),
+    (line(v=JOURNAL_VERSION + 1), "unknown_version"),
+    (f'{{"v":{JOURNAL_VERSION + 1},"colour":"octarine"}}', "unknown_version"),
     (line(v=JOURNAL_VERSION + 1, event="entangled"), "unknown_version"),
     (line(v=2**63 - 1, time="noon"), "unknown_version"),  # no business of this version
     (f'{{"v":{JOURNAL_VERSION + 1},"tim', "truncated"),

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from kombu_paired.cli import main
 from kombu_paired.cli import report as cli_report
+from kombu_paired.journal.format import JOURNAL_VERSION
 from kombu_paired.pipeline import session
 from kombu_paired.pipeline.reading import accepted, read_events
 from kombu_paired.pipeline.report import STEPS, make_report
@@ -41,7 +42,11 @@ def fleet(spark, tmp_path_factory):
     A third of the files each: as they were, plain, and Parquet; in folders that say nothing of their order.
     """
     place = tmp_path_factory.mktemp("fleet")
-    simulate(FleetSettings(messages=MESSAGES, garbage=0.01, copies=3, **RARE), place / "simulated", place / "truth")
+    simulate(
+        FleetSettings(messages=MESSAGES, garbage=0.01, copies=3, stand_in_after=30, **RARE),
+        place / "simulated",
+        place / "truth",
+    )
     rng, became = random.Random(1), {}
     for file in sorted((place / "simulated").iterdir()):
         how = rng.choice(("gzip", "plain", "parquet"))
@@ -56,9 +61,8 @@ def fleet(spark, tmp_path_factory):
             write(place / "to-parquet" / plain.name, gzip.decompress(file.read_bytes()))
             became[file.name] = None  # a table holds no line that does not parse
     lines = spark.read.schema(lines_schema()).json(str(place / "to-parquet"))
-    events = lines.where(f"{CORRUPT} is null and v = 1 and pid > 1").drop(
-        CORRUPT
-    )  # garbage is of process 1, or of none
+    of_a_process = f"{CORRUPT} is null and v <= {JOURNAL_VERSION} and pid > 1"  # garbage is of process 1, or of none
+    events = lines.where(of_a_process).drop(CORRUPT)
     events.repartition(3).write.parquet(str(place / "journals" / "table"))
     truth = json.loads((place / "truth" / "truth-quality.json").read_text())
     rows = [
@@ -88,8 +92,20 @@ def test_the_balance_is_the_truth(fleet, out):
     assert {name: out[0].balance[name] for name in truth} == truth
     assert truth["messages"] >= MESSAGES
     assert (
-        min(truth[fate] for fate in ("recovered", "waiting", "dead-lettered", "expired", "duplicated", "unknown")) > 0
+        min(
+            truth[fate]
+            for fate in ("recovered", "stood-in", "waiting", "dead-lettered", "expired", "duplicated", "unknown")
+        )
+        > 0
     )
+
+
+def test_it_says_how_late_the_tasks_were_that_ran_during_an_outage(fleet, out):
+    with gzip.open(fleet / "truth" / "truth-messages.jsonl.gz", "rt") as file:
+        late = sorted(row["late_s"] for row in map(json.loads, file) if row["late_s"] is not None)
+    middle, p95 = late[-(-len(late) // 2) - 1], late[-(-len(late) * 95 // 100) - 1]
+    assert out[0].late_s == {"median": middle, "p95": p95, "longest": late[-1]}
+    assert len(late) == out[0].balance["ran_meanwhile"] > 100
 
 
 def test_every_problem_is_told(out):
@@ -116,7 +132,9 @@ def test_each_send_and_each_receive_is_an_operation(spark, out):
     single = each_once(events, processes(events))
     calls = {row[0]: row[1] for row in single.groupBy("event").count().collect()}
     assert found["complete_at_primary"] == calls["consumed"]
-    assert found["complete_in_backlog"] == calls["syphoned"] + calls["dead_lettered"] + calls["abandoned"]
+    assert found["complete_in_backlog"] == sum(
+        calls[each] for each in ("syphoned", "handed_out", "dead_lettered", "abandoned")
+    )
     assert found["send_to_primary"] >= calls["sent"] > 0
 
 

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from kombu_paired.cli import main
 from kombu_paired.cli import watch as cli_watch
-from kombu_paired.journal.format import ORPHANED
+from kombu_paired.journal.format import JOURNAL_VERSION, ORPHANED
 from kombu_paired.pipeline import session
 from kombu_paired.pipeline.live.watch import Refresh, Stuck, Watch, only_one, parsed, watch
 from kombu_paired.pipeline.parquet import write_table
@@ -129,7 +129,7 @@ def half(journals, file, rng):
 
 def is_event(text):
     try:
-        return json.loads(text).get("v") == 1 and json.loads(text).get("pid", 0) > 1
+        return json.loads(text).get("v") in range(1, JOURNAL_VERSION + 1) and json.loads(text).get("pid", 0) > 1
     except (ValueError, AttributeError):
         return False
 
@@ -548,7 +548,18 @@ def test_without_spark_it_says_what_to_install(monkeypatch):
 
 
 def test_the_live_view():
-    counts = ("accepted", "direct", "diverted", "recovered", "waiting", "dead-lettered", "expired", "refused", "lost")
+    counts = (
+        "accepted",
+        "direct",
+        "diverted",
+        "recovered",
+        "stood-in",
+        "waiting",
+        "dead-lettered",
+        "expired",
+        "refused",
+        "lost",
+    )
     report = Report(balance=dict.fromkeys(counts, 1234), problems={"truncated": 2})
     down = {"pairing": "main", "entity": "orders", "since": 40.0, "processes": 3, "waiting": 17}
     text = shown(Refresh(100.0, report, [down], latest=99.0))

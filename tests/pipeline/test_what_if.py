@@ -184,14 +184,13 @@ def test_a_fleet_that_ran_with_other_settings_did_what_was_foretold(spark, found
     assert record["pings"] > 1.5 * rows[10.0, 60.0, 5].pings  # it makes a difference
 
 
-def test_more_backlog_queues_cost_more_idle_receives_and_drain_sooner(found):
+def test_more_backlog_queues_cost_more_idle_receives_and_drain_no_sooner(found):
     rows, costs = found
     [[idle]] = costs.where("stage = 'idle_receive'").agg(F.sum("operations")).collect()
     one, five, ten = (rows[10.0, 60.0, count] for count in (1, 5, 10))
     assert five.operations - one.operations == pytest.approx(idle * 4 / 5, abs=1)
     assert ten.operations - five.operations == pytest.approx(idle, abs=1)
-    assert one.drain_s == pytest.approx(five.drain_s * 5 * (1 - 0.8**4))  # four senders, five queues
-    assert one.drain_s > five.drain_s > ten.drain_s
+    assert one.drain_s == five.drain_s == ten.drain_s
     assert five.backlog_queues_left - one.backlog_queues_left == 4
 
 

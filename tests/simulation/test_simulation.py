@@ -46,6 +46,8 @@ SMALL = FleetSettings(
     killed=3,
     secondary_outages=2,
     pulled=4,
+    stand_in_after=30,
+    left_behind=0.1,
     empty=2,
     seed=3,
 )
@@ -117,14 +119,16 @@ def greatest(*values):
     return max((value for value in values if value is not None), default=None)
 
 
-def fate(n, sends, copies, letters, expired, maybe):
+def fate(n, there, handed, sends, copies, letters, expired, maybe):
     owed = max(sends, 1)
+    back = there["syphoned"] + there["dead_lettered"]
     rules = [
         ("duplicated", copies > owed),
-        ("waiting", n["diverted"] > n["syphoned"] + letters and (maybe or copies < sends)),
+        ("waiting", n["diverted"] > n["syphoned"] + letters + handed - back and (maybe or copies < sends)),
         ("dead-lettered", letters > expired and copies < owed),
         ("expired", expired > 0 and copies < owed),
-        ("recovered", n["diverted"] + n["syphoned"] > 0),
+        ("stood-in", there["consumed"] > 0 or (handed > back and not n["consumed"])),
+        ("recovered", n["diverted"] + n["syphoned"] + handed > 0),
         ("direct", n["sent"] > 0),
     ]
     return next((name for name, holds in rules if holds), "unknown")
@@ -132,6 +136,8 @@ def fate(n, sends, copies, letters, expired, maybe):
 
 def grouped_message(message_id, events):
     n = Counter(event["event"] for event in events)
+    there = Counter(event["event"] for event in events if event.get("route") == "stand-in")
+    handed = max(n["handed_out"], there["consumed"] + there["syphoned"] + there["dead_lettered"])
     first = least(event.get("first_attempt") for event in events)
 
     def at(kind):
@@ -140,23 +146,32 @@ def grouped_message(message_id, events):
     def of(kinds, key):
         return [event[key] for event in events if event["event"] in kinds]
 
-    destination = ("sent", "send_failed", "diverted", "backlog_unavailable", "syphoned")
+    destination = ("sent", "send_failed", "diverted", "backlog_unavailable", "syphoned", "handed_out")
     named = [(e["pairing"], e["entity"]) for e in events if e["event"] in destination]
     named = named or [(e["pairing"], e["entity"]) for e in events if e["event"] == "consumed"]
     pairing, entity = min(named, default=(None, None))
     size = least(of(("sent", "send_failed", "backlog_unavailable"), "bytes"))
     if size is None:
-        size = least(of(("diverted", "syphoned"), "bytes"))
-    detour = sum(n[k] for k in ("diverted", "received_from_backlog", "abandoned", "syphoned", "dead_lettered"))
+        size = least(of(("diverted", "syphoned", "handed_out"), "bytes"))
+    detour = handed + sum(n[k] for k in ("diverted", "received_from_backlog", "abandoned", "syphoned", "dead_lettered"))
     diverted, maybe = at("diverted"), any(event.get("maybe_duplicate") for event in events)
     syphoned = greatest(at("syphoned"), diverted, first) if n["syphoned"] else None
     dead = greatest(at("dead_lettered"), diverted, first) if n["dead_lettered"] else None
-    delivered = least((at("sent"), syphoned))
+    handed_out = greatest(at("handed_out"), diverted, first) if n["handed_out"] else None
+    ran_there = least(e["time"] for e in events if e["event"] == "consumed" and e.get("route") == "stand-in")
+    delivered = least((at("sent"), syphoned, handed_out))
     consumed = greatest(at("consumed"), first, None if maybe else delivered) if n["consumed"] else None
-    out = dead if syphoned is None else syphoned
-    sends, copies = n["sent"] + n["diverted"], max(n["sent"] + n["syphoned"], n["consumed"])
+    out = least((syphoned, handed_out))
+    out = dead if out is None else out
+    sends, arrived = n["sent"] + n["diverted"], n["sent"] + n["syphoned"] - there["syphoned"] + handed
+    copies = max(arrived - there["dead_lettered"], n["consumed"])
     expired = of(("dead_lettered",), "detail").count("TTLExpiredException")
-    ways = ((diverted, at("syphoned")), (diverted, at("dead_lettered")), (first, at("consumed")))
+    ways = (
+        (diverted, at("syphoned")),
+        (diverted, at("handed_out")),
+        (diverted, at("dead_lettered")),
+        (first, at("consumed")),
+    )
     skews = [cause - effect for cause, effect in ways if cause is not None and effect is not None]
     return {
         "message_id": message_id,
@@ -164,21 +179,25 @@ def grouped_message(message_id, events):
         "entity": entity,
         "first_sent_at": first,
         "bytes": size,
-        "route": {(1, 0): "primary", (0, 1): "backlog", (1, 1): "both"}.get((bool(n["sent"]), bool(detour))),
+        "route": {(1, 0): "primary", (0, 1): "stand-in" if handed else "backlog", (1, 1): "both"}.get(
+            (bool(n["sent"]), bool(detour))
+        ),
         "backlog_queue": least(int(e["route"][8:]) for e in events if e.get("route", "").startswith("backlog/")),
         "diverted_at": diverted,
         "syphoned_at": syphoned,
+        "handed_out_at": handed_out,
         "dead_lettered_at": dead,
         "delivered_at": delivered,
         "consumed_at": consumed,
         "backlog_s": None if diverted is None or out is None else (out - diverted) / 1e6,
+        "late_s": None if None in (ran_there, first) else (greatest(ran_there, first, handed_out) - first) / 1e6,
         "sends": sends,
         "copies_delivered": copies,
         "failed_tries": n["send_failed"],
         "caller_errors": n["backlog_unavailable"],
         "maybe_duplicate": maybe,
         "skew_s": max([0, *skews]) / 1e6,
-        "fate": fate(n, sends, copies, n["dead_lettered"], expired, maybe),
+        "fate": fate(n, there, handed, sends, copies, n["dead_lettered"], expired, maybe),
     }
 
 
@@ -271,7 +290,10 @@ def outage_row(scope, parts, minutes):
     messages = [message for part in parts for message in part["messages"]]
     first, end = min(part["first"] for part in parts), max(part["end"] for part in parts)
     restored, over = greatest(*(i["good"] for i in its)), least(i["over"] for i in its)
-    outs = [m["dead_lettered_at"] if m["syphoned_at"] is None else m["syphoned_at"] for m in messages]
+    ways_out = ("syphoned_at", "dead_lettered_at", "handed_out_at")
+    left_by = [next((name for name in ways_out if m[name] is not None), None) for m in messages]
+    outs = [m[name] if name else None for m, name in zip(messages, left_by, strict=True)]
+    late = sorted(m["late_s"] for m in messages if m["late_s"] is not None)
     drained = max(outs) if outs and None not in outs else None
     wheres, saw = {part["where"] for part in parts}, {i["process"] for i in its}
     went_on = {
@@ -294,9 +316,13 @@ def outage_row(scope, parts, minutes):
         "drain_s": None if drained is None or restored is None else max(0, drained - restored) / 1e6,
         "failure_kinds": sorted(set().union(*(i["kinds"] for i in its))),
         "messages_diverted": len(messages),
-        "messages_recovered": sum(m["syphoned_at"] is not None for m in messages),
-        "messages_dead_lettered": sum(m["syphoned_at"] is None and m["dead_lettered_at"] is not None for m in messages),
+        "messages_recovered": left_by.count("syphoned_at"),
+        "messages_stood_in": left_by.count("handed_out_at"),
+        "messages_dead_lettered": left_by.count("dead_lettered_at"),
         "messages_waiting": outs.count(None),
+        "messages_ran_meanwhile": len(late),
+        "late_median_s": late[-(-len(late) // 2) - 1] if late else None,
+        "late_p95_s": late[-(-len(late) * 95 // 100) - 1] if late else None,
         "processes_saw": len(saw),
         "processes_unrestored": len({i["process"] for i in its if i["good"] is None}),
         "processes_unaffected": len(went_on),
@@ -459,9 +485,13 @@ def test_events_of_one_message_agree_with_each_other(simulated):
     *_, read = simulated
     for event in read.events:
         if event["event"] in ("received_from_backlog", "abandoned", "dead_lettered", "polled"):
-            assert re.fullmatch(r"main(-1)?/x-servicebus-transfer/\d", event["entity"])
-        if event["event"] in ("diverted", "syphoned"):
-            assert event["route"].startswith("backlog/")
+            is_there = event.get("route") == "stand-in"
+            kept = r"x-paired-standin/.+" if is_there else r"x-servicebus-transfer/\d"
+            assert re.fullmatch(rf"main(-1)?/{kept}", event["entity"])
+        if event["event"] in ("diverted", "syphoned", "handed_out"):
+            assert re.fullmatch(
+                r"backlog/\d" if event["event"] != "syphoned" else r"backlog/\d|stand-in", event["route"]
+            )
             assert event["first_attempt"] > 0
         if event["event"] == "diverted":
             assert event["time"] - event["first_attempt"] == pytest.approx(1000 * event["ms"], abs=1)
@@ -469,7 +499,7 @@ def test_events_of_one_message_agree_with_each_other(simulated):
     for event in read.events:
         if event["event"] == "polled":
             polled["polled"] += int(event["detail"].removesuffix(" messages"))
-        polled[event["event"] == "received_from_backlog"] += 1
+        polled[event["event"] == "received_from_backlog" and event["route"] != "stand-in"] += 1
     lost = SMALL.holes * 200
     assert abs(polled["polled"] - polled[True]) < lost
 
@@ -486,6 +516,26 @@ def test_the_same_settings_write_the_same_bytes(tmp_path):
         assert contents[0] == contents[1]
     simulate(replace(settings, seed=99), tmp_path / "other")
     assert {p.name: p.read_bytes() for p in (tmp_path / "other").iterdir()} != contents[0]
+
+
+def test_workers_stand_in_while_the_whole_primary_is_away_and_only_if_they_are_told_to(tmp_path):
+    settings = replace(QUIET, outage_kinds=("namespace", "entity"), outages=2, pairings=1, stand_in_after=60)
+    settings = replace(settings, left_behind=0.2)
+    outcome = simulate(settings, tmp_path / "journals")
+    n = Counter(event["event"] for event in Read(tmp_path / "journals").events)
+    workers = settings.processes // 2
+    assert n["standing_in"] == n["came_home"] == workers
+    main = [each for each in outcome.outages if each["scope"] == "namespace"]
+    row, entity = sorted(main, key=lambda each: each["first_failure_at"])
+    assert row["messages_recovered"] > 0 < row["messages_ran_meanwhile"] == row["messages_stood_in"]
+    assert 0 < row["late_median_s"] <= row["late_p95_s"] <= 120
+    assert entity["messages_ran_meanwhile"] == 0, "of an entity alone no worker knows"
+    assert outcome.balance["stood-in"] == outcome.balance["ran_meanwhile"] > 0
+    assert n["handed_out"] > outcome.balance["stood-in"], "some are left behind, and come home"
+
+    simulate(replace(settings, stand_in_after=0), tmp_path / "never")
+    told = {event["event"] for event in Read(tmp_path / "never").events}
+    assert not told & {"standing_in", "came_home", "handed_out"}
 
 
 def test_without_faults_every_message_is_accounted_for(tmp_path):
@@ -615,7 +665,7 @@ def test_garbage_is_garbage_and_a_torn_line_is_truncated():
     ("changes", "problem"),
     [
         ({}, None),
-        ({"v": 2}, "unknown_version"),
+        ({"v": JOURNAL_VERSION + 1}, "unknown_version"),
         ({"v": JOURNAL_VERSION + 1, "time": "noon", "event": "entangled"}, "unknown_version"),
         ({"v": None}, "malformed"),
         ({"v": "1"}, "malformed"),

@@ -21,13 +21,14 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from kombu import Producer, Queue
 from kombu.serialization import loads
 
+from kombu_paired.brokers.drivers import DRIVERS
+from kombu_paired.brokers.kombu import new_connection
+from kombu_paired.brokers.servicebus import transport, wire
+from kombu_paired.brokers.servicebus.address import Address
+from kombu_paired.brokers.servicebus.clients import Clients
+from kombu_paired.brokers.servicebus.entities import BACKLOG_PROPERTIES
+from kombu_paired.brokers.servicebus.settings import ServiceBusSettings
 from kombu_paired.message import BACKLOG_MARK
-from kombu_paired.namespaces.drivers import DRIVERS
-from kombu_paired.namespaces.kombu import new_connection
-from kombu_paired.namespaces.servicebus import transport, wire
-from kombu_paired.namespaces.servicebus.address import Address
-from kombu_paired.namespaces.servicebus.entities import BACKLOG_PROPERTIES
-from kombu_paired.namespaces.servicebus.sdk import Clients
 from kombu_paired.testing import Kind, LocalRabbitMQ, LocalRedis, LocalServiceBus, local_broker
 from tests.support.nodes import LocalTestBroker
 
@@ -48,11 +49,6 @@ class BrokerNode(LocalTestBroker):
     odd_password: ClassVar[str] = "anders: /@"
     #: Celery settings of a worker that does without a pairing.
     plain_conf: ClassVar[Mapping[str, Any]] = {}
-
-    @classmethod
-    def url_to(cls, host: str, password: str) -> str:
-        """How one writes the URL of such a broker elsewhere."""
-        return f"{cls.kind_of_broker}://shop:{quote(password, safe='')}@{host}:7777/1"
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
@@ -152,7 +148,7 @@ class RedisNode(BrokerNode):
         return dict(found)
 
     def shorten_locks(self, queues: Iterable[str]) -> str:
-        return "from kombu_paired.namespaces import redis\nredis.LOCK_SECONDS = 3\n"
+        return "from kombu_paired.brokers.redis import receiving\nreceiving.LOCK_SECONDS = 3\n"
 
     def put_garbage(self, queue: str) -> int:
         garbage = (b"\xff\x00 garbage", b"[1, 2]", b"{}", b'{"body": 1}')
@@ -214,10 +210,6 @@ class ServiceBusNode(BrokerNode):
     odd_password = "b/+=64=="
     plain_conf: ClassVar[Mapping[str, Any]] = {"broker_transport": DRIVERS["azureservicebus"].transport}
 
-    @classmethod
-    def url_to(cls, host: str, password: str) -> str:
-        return f"azureservicebus://shop:{password}@{host}"
-
     def reset(self) -> None:
         super().reset()
         for known in (transport._states, transport._subscriptions, transport._known):
@@ -232,7 +224,7 @@ class ServiceBusNode(BrokerNode):
 
     @property
     def clients(self) -> Clients:
-        return Clients(Address.parse(self.url), {})
+        return Clients(Address.parse(self.url), ServiceBusSettings())
 
     def _drained(self, queue: str, *, dead_letters: bool = False) -> Iterator[ServiceBusReceivedMessage]:
         if not self.depth(queue + DEAD_LETTERS if dead_letters else queue):

@@ -26,7 +26,7 @@ from pytest_celery import (
     CeleryTestWorker,
 )
 
-from kombu_paired.namespaces.kombu import new_connection
+from kombu_paired.brokers.kombu import new_connection
 from kombu_paired.testing import (
     HOST,
     LocalBroker,

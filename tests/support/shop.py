@@ -8,6 +8,8 @@ SHOP_TRANSPORT_OPTIONS     broker_transport_options, as JSON
 SHOP_LEDGER                folder of the :class:`~tests.support.ledger.Ledger` that tasks write to
 SHOP_SETUP                 ``1``: call ``kombu_paired.setup(app)``
 SHOP_CONF                  further Celery settings, as JSON
+SHOP_METRICS_PORT          count, and let a worker answer scrapes at this port
+SHOP_LIVENESS              a file that a worker touches while it lives
 =========================  ========================================================================
 """
 
@@ -65,6 +67,14 @@ def make_app(environment: Mapping[str, str]) -> Celery:
         import kombu_paired
 
         kombu_paired.setup(app)
+    if environment.get("SHOP_METRICS_PORT"):
+        from kombu_paired.contrib import prometheus
+
+        prometheus.setup(app, int(environment["SHOP_METRICS_PORT"]))
+    if environment.get("SHOP_LIVENESS"):
+        from kombu_paired.contrib import liveness
+
+        liveness.setup(app, environment["SHOP_LIVENESS"])
     folder = environment.get("SHOP_LEDGER")
 
     def write(task: Any, n: int) -> None:
@@ -88,9 +98,40 @@ def make_app(environment: Mapping[str, str]) -> Celery:
         time.sleep(seconds)
         write(self, n)
 
+    @app.task(name="shop.total", bind=True, shared=False)
+    def total(self: Any, numbers: list[int], seconds: float, n: int) -> int:
+        """Take some time, write n into the ledger, and give the sum of some numbers."""
+        time.sleep(seconds)
+        write(self, n)
+        return sum(numbers)
+
+    @app.task(name="shop.retry", bind=True, shared=False)
+    def retry(self: Any, n: int, times: int) -> None:
+        """Write n into the ledger, and again at each of so many retries."""
+        write(self, n)
+        if self.request.retries < times:
+            raise self.retry(countdown=0, max_retries=times)
+
+    @app.task(name="shop.tell_marks", bind=True, shared=False)
+    def tell_marks(self: Any, n: int, times: int) -> None:
+        """Write n into the ledger: 1 more where there may be two of it, 2 more where it was diverted."""
+        from kombu_paired import maybe_duplicate, was_diverted
+
+        write(self, n + maybe_duplicate(self.request) + 2 * was_diverted(self.request))
+        if self.request.retries < times:
+            raise self.retry(countdown=0, max_retries=times)
+
+    @app.task(name="shop.replace", bind=True, shared=False)
+    def replace(self: Any, n: int, times: int) -> None:
+        """Write n into the ledger, and let so many others with the same id do it, one after the other."""
+        write(self, n)
+        if times:
+            raise self.replace(replace.s(n, times - 1))
+
     app.finalize()
     # so that a test says shop.record.delay(1), and not app.tasks["shop.record"].delay(1)
     app.record, app.spawn, app.slow_record = record, spawn, slow_record
+    app.retry, app.replace, app.total, app.tell_marks = retry, replace, total, tell_marks
     return app
 
 

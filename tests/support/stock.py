@@ -12,8 +12,9 @@ import os
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport import azureservicebus as stock
 
-from kombu_paired.namespaces.servicebus.address import Address
-from kombu_paired.namespaces.servicebus.sdk import Clients
+from kombu_paired.brokers.servicebus.address import Address
+from kombu_paired.brokers.servicebus.clients import Clients
+from kombu_paired.brokers.servicebus.settings import ServiceBusSettings
 
 #: The URL scheme under which it is used here.
 ALIAS = "stockservicebus"
@@ -29,7 +30,7 @@ class Channel(stock.Channel):
 
     @property
     def queue_mgmt_service(self):  # type: ignore[no-untyped-def]
-        return Clients(self._address, {}).administration(10)
+        return Clients(self._address, ServiceBusSettings()).administration(10)
 
 
 class Transport(stock.Transport):

@@ -56,7 +56,7 @@ def wait_for(condition: Callable[[], Any], timeout: float, failure: str | Callab
         time.sleep(0.02)
 
 
-def assert_backlog_empties(node: BrokerNode, timeout: float = 10.0) -> None:
+def assert_backlog_empties(node: BrokerNode, timeout: float = 30.0) -> None:
     wait_for(lambda: node.backlog() == 0, timeout, lambda: f"the backlog does not empty: {node.depths()}")
 
 
@@ -71,7 +71,7 @@ def publish_through_an_outage(
         published[shop.record.delay(n).id] = n
 
     traffic.publish(send, range(200))
-    ledger.wait_for(200, timeout=20)
+    ledger.wait_for(200, timeout=60)
     primary.kill()
     traffic.publish(send, range(200, 600), pace=0.005)
     primary.restart()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kombu_paired.brokers.roles import Sender
 from kombu_paired.declarations import (
     OPERATIONS,
     REPLY_QUEUES,
@@ -22,7 +23,6 @@ from kombu_paired.declarations import (
 )
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
-from kombu_paired.namespaces.base import Sender
 
 
 @pytest.fixture
@@ -99,6 +99,31 @@ def test_an_exchange_needs_itself_its_queue_and_the_binding_in_this_order_whatev
     orders = book.queue("orders")
     shop = book.exchange("shop")
     assert book.for_entity(Entity("shop", "orders")) == [shop, orders, binding]
+
+
+@pytest.mark.parametrize(
+    ("entity", "found"),
+    [
+        (Entity("", "orders"), Entity("", "orders")),
+        (Entity("shop", "orders"), Entity("", "orders")),
+        (Entity("shop", "returns"), Entity("", "orders")),
+        (Entity("shop", "audited"), Entity("shop", "audited")),  # two queues
+        (Entity("shop", "routed"), Entity("shop", "routed")),  # an exchange
+        (Entity("shop", "unknown"), Entity("shop", "unknown")),
+        (Entity("topic", "orders"), Entity("topic", "orders")),
+        (Entity("nowhere", "orders"), Entity("nowhere", "orders")),
+    ],
+)
+def test_what_a_direct_exchange_leads_to_alone_is_that_queue(book, entity, found):
+    book.exchange("shop")
+    book.exchange("topic", "topic")
+    for key in ("orders", "returns", "audited"):
+        book.bind("orders", "shop", key)
+    book.bind("audit", "shop", "audited")
+    book.bind_exchange("topic", "shop", "routed")
+    book.bind("orders", "topic", "orders")
+    book.bind("orders", "nowhere", "orders")
+    assert book.queue_of(entity) == found
 
 
 def test_a_direct_exchange_needs_only_the_bindings_with_the_messages_routing_key(book):

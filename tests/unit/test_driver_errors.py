@@ -14,6 +14,7 @@ from kombu import Connection
 from kombu_paired.errors import BacklogUnavailable, PrimaryUnavailable
 from kombu_paired.failures import FailureKind
 from kombu_paired.transport import Transport
+from kombu_paired.transport.consumed import Consumed
 
 TUPLES = ("connection_errors", "channel_errors", "recoverable_connection_errors", "recoverable_channel_errors")
 OPTIONS = {"secondary": "redis://spare/0"}
@@ -104,7 +105,9 @@ def test_a_primary_that_refuses_a_channel_for_now_is_away(monkeypatch, kind, rai
             raise refusal
 
         monkeypatch.setattr(channel.connection.transport.primary_transport, "create_channel", refuse)
-        monkeypatch.setattr(channel.connection, "require_primary", lambda: None)
+        transport = channel.connection.transport
+        consumed = Consumed(transport.pairing.primary, transport.primary_transport, None)
+        monkeypatch.setattr(channel.connection, "require_consumed", lambda: consumed)
         with pytest.raises(raised) as caught:
             channel.primary_channel()
         assert refusal in (caught.value, caught.value.__cause__)

@@ -20,14 +20,17 @@ HOUSE = Path(kombu_paired.__file__).parent
 FLOORS = [
     {
         "outage",
-        *("options", "errors", "secrets", "showing", "registration", "stopping", "bounded"),
-        *("process", "forks", "interrupts", "message", "failures", "deadline", "declarations"),
+        *("options", "parsing", "errors", "urls", "connection_strings", "secrets", "showing", "registration"),
+        *("stopping", "bounded"),
+        *("process", "forks", "interrupts", "message", "marks", "failures", "deadline", "declarations"),
+        *("stand_in", "isolation"),
         # The rules of the pairing are pure, too.
-        *(f"pairing.{each}" for each in ("call", "circuit", "clocks", "doubts", "raising", "reach", "rotation")),
+        *(f"pairing.{each}" for each in ("call", "circuit", "clocks", "doubts", "last_send", "raising", "reach")),
+        "pairing.rotation",
     },
     {"events"},
-    {"namespaces", "journal"},
-    {"pairing", "syphon"},
+    {"brokers", "namespaces", "journal"},
+    {"pairing", "syphon", "dead_letters"},
     {"transport", "driver_errors", "connection_settings", "assembling", "publish_batch"},
     {"contrib", "cli", "health_check", ""},  # "" is the public face, kombu_paired/__init__.py
     {"testing"},  # the product ends below: nothing of it imports what is from here on
@@ -69,12 +72,15 @@ ON_SPARK = {
 
 #: What is not installed with the package, and the rooms that may import it.
 OPTIONAL = {
-    "azure": {"namespaces.servicebus"},
+    "azure": {"brokers.servicebus"},
     "celery": {"contrib", "cli", "demo"},
+    "django": {"contrib.django"},
+    "opentelemetry": {"contrib.opentelemetry"},
+    "prometheus_client": {"contrib.prometheus"},
     "py4j": {"pipeline.live"},
     "pyarrow": {"pipeline.live"},
     "pyspark": ON_SPARK,
-    "redis": {"namespaces.redis", "namespaces.redis_taking", "namespaces.redis_transport", "testing"},
+    "redis": {"brokers.redis", "testing"},
     "rich": {"cli", "demo"},
 }
 #: What is installed with the package.
@@ -82,7 +88,7 @@ REQUIRED = {"kombu", "tenacity", "amqp", "click"}
 
 
 def module_of(file):
-    """``namespaces.kombu``, as seen from the package."""
+    """``brokers.kombu``, as seen from the package."""
     return ".".join(file.relative_to(HOUSE).with_suffix("").parts).removesuffix("__init__").rstrip(".")
 
 
@@ -211,4 +217,5 @@ def test_importing_the_package_loads_kombu_alone_and_nothing_that_is_optional():
 def test_importing_the_transport_loads_nothing_that_is_optional_either():
     loaded = loaded_by("import kombu_paired.transport")
     assert {"kombu", "tenacity"} <= loaded
-    assert loaded.isdisjoint({*OPTIONAL, "click", "gevent", "eventlet"})
+    # Kombu itself loads a module of Django's, where that is installed.
+    assert loaded.isdisjoint({*OPTIONAL, "click", "gevent", "eventlet"} - {"django"})

@@ -44,6 +44,7 @@ def test_two_brokers_that_answer_are_healthy():
         "primary": {"uri": "memory://main", "reachable": True, "why": None},
         "secondary": {"uri": "memory://spare", "reachable": True, "why": None},
         "entities": {},
+        "isolated": {},
     }
 
 

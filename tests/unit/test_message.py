@@ -19,7 +19,7 @@ from kombu.utils.json import dumps
 
 from kombu_paired.declarations import Declaration, Entity
 from kombu_paired.errors import ExpiredInBacklog, MalformedBacklogMessage, MessageTooLarge, SendError
-from kombu_paired.message import Diversion, Message, diversion_of, from_backlog, to_backlog
+from kombu_paired.message import ONCE, Diversion, Message, diversion_of, from_backlog, to_backlog
 
 NOW = 1_700_000_000.0
 QUEUE = "main/x-servicebus-transfer/3"
@@ -44,6 +44,25 @@ OUR_NAMES = [
     "x-paired-maybe-duplicate",
     "x-paired-declare",
 ]
+
+# -- messages of which one copy is enough ---------------------------------------------------------------------------
+
+
+def test_copies_that_came_different_ways_have_in_common_what_says_that_one_is_enough():
+    message = Message("[]", routing_key="orders", headers={ONCE: "a-run", "id": "a-body"})
+    home = from_backlog(to_backlog(message.identified(), QUEUE, WHY), NOW)
+    assert home.once == message.once is not None
+
+
+@pytest.mark.parametrize("other", [{ONCE: "another run"}, {"id": "another body"}, {"retries": 1}])
+def test_other_messages_have_not(other):
+    message = Message("[]", headers={ONCE: "a-run", "id": "a-body", "retries": 0})
+    assert replace(message, headers=message.headers | other).once != message.once
+
+
+def test_of_any_other_message_each_copy_is_as_good_as_the_next():
+    assert Message("[]", headers={"id": "a-task"}).once is None
+
 
 # -- any message ----------------------------------------------------------------------------------------------------
 

@@ -123,3 +123,12 @@ def test_kombu_knows_the_transport_without_an_import(fresh: Path):
 def test_the_command_is_installed(fresh: Path):
     version = run(fresh / "bin" / "kombu-paired", "--version", cwd=fresh)
     assert version == f"kombu-paired, version {kombu_paired.__version__}\n"
+
+
+def test_celery_finds_the_command_group_and_what_it_loads_is_that(fresh: Path):
+    [found] = installed_in(fresh).entry_points.select(group="celery.commands")
+    assert (found.name, found.value) == ("paired", "kombu_paired.cli.under_celery:paired")
+    program = "from kombu_paired.cli.under_celery import paired; print(*sorted(paired.commands))"
+    assert run(fresh / "bin" / "python", "-c", program, cwd=fresh).split() == [
+        *("check", "dead-letters", "drain", "isolate", "peek", "restore", "status")
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from pathlib import Path
 
@@ -48,3 +49,11 @@ def test_the_version_is_written_once():
     assert re.findall(r'^version = "', project, re.M) == []
     numbers = [path for path in FACE.parent.rglob("*.py") if f'"{kombu_paired.__version__}"' in path.read_text()]
     assert numbers == [FACE]
+
+
+@pytest.mark.parametrize("name", ["base", "kombu", "redis_transport", "servicebus.transport"])
+def test_the_old_import_path_of_a_broker_s_module_goes_on_working(name):
+    old = importlib.import_module(f"kombu_paired.namespaces.{name}")
+    classes = [each for each in vars(old).values() if isinstance(each, type)]
+    assert classes
+    assert all(each.__module__.startswith("kombu_paired.brokers.") for each in classes)

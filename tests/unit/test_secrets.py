@@ -19,15 +19,16 @@ from kombu import Connection
 from kombu.utils.objects import cached_property
 
 import kombu_paired
+from kombu_paired.brokers.drivers import default_primary_name
+from kombu_paired.brokers.kombu import KombuNamespace
 from kombu_paired.cli import main
+from kombu_paired.connection_strings import as_url
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.events import Event, EventKind
 from kombu_paired.failures import FailureKind
 from kombu_paired.journal import line_of
-from kombu_paired.namespaces.kombu import KombuNamespace
-from kombu_paired.namespaces.urls import default_primary_name
 from kombu_paired.options import PairedNamespaceOptions
-from kombu_paired.secrets import NO_SECRETS, Secrets, shown_options, without_secrets_in_urls
+from kombu_paired.secrets import NO_SECRETS, Secrets, shown_options, without_secrets, without_secrets_in_urls
 
 pieces = st.text("/+=@:?#[]%&;, \\'\"{}é\n\t~`!$^*()<>|", max_size=3) | st.text(max_size=3)
 #: Each piece between two breaks can be told from everything else.
@@ -113,6 +114,57 @@ def test_nothing_printed_of_a_connection_shows_a_password(password, form, write)
     assert not shows(repr(PairedNamespaceOptions(secondary=url)))
 
 
+SIGNED = "SharedAccessSignature sr=sb%3A%2F%2Fmain&se=1900000000&skn=Root&sig={}"
+#: A ``;`` would end it.
+keys = passwords.filter(lambda password: ";" not in password)
+connection_strings = st.sampled_from(
+    [
+        "Endpoint=sb://main.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey={}",
+        "Endpoint=sb://main.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey={};EntityPath=orders",
+        f"Endpoint=sb://main.servicebus.windows.net/;SharedAccessSignature={SIGNED}",
+        "SharedAccessKey={};Endpoint=sb://main.servicebus.windows.net/;SharedAccessKeyName=Root",
+    ]
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(keys, connection_strings)
+@example("hushhush/x+hushhush=", "Endpoint=sb://main;SharedAccessKeyName=Root;SharedAccessKey={}")
+def test_nothing_printed_shows_a_connection_string(password, form):
+    string = form.format(quote(password, safe="") if "sig=" in form else password)
+    options = {"secondary": string.replace("main", "spare"), "primary_options": {"credential": SIGNED.format(password)}}
+    for url in ("azureservicebus://" + quote(string, safe=""), "azureservicebus://" + string):
+        with suppress(ValueError):
+            connection = Connection("paired+" + url, transport_options=options)
+            assert not [text for text in texts_of_a_connection(connection) if shows(text)]
+            assert not [text for text in texts_of_errors(connection) if shows(text)]
+        app = app_of("paired+" + url, options["secondary"], primary_options=options["primary_options"])
+        assert not shows(without_secrets(url))
+        with suppress(ValueError):
+            assert not shows(app.conf.humanize())
+            assert not shows(default_primary_name(url))
+    assert not shows(repr(PairedNamespaceOptions(secondary=string)))
+
+
+@given(keys, connection_strings)
+def test_a_connection_string_is_taken_out_of_what_a_driver_says(password, form):
+    string = form.format(quote(password, safe="") if "sig=" in form else password)
+    secrets = Secrets.of([as_url(string)])
+    for text in (string, as_url(string), f"bad: {string!r}", json.dumps({"given": string}), f"the key {password}"):
+        assert not shows(secrets.hide(text)), text
+
+
+def test_the_host_of_a_connection_string_is_shown():
+    url = as_url("Endpoint=sb://main.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey=hushhush=")
+    assert without_secrets("paired+" + url) == "paired+azureservicebus://**@main.servicebus.windows.net"
+
+
+def test_a_signature_in_a_text_is_masked_without_knowing_it():
+    shown = without_secrets_in_urls("refused: Endpoint=sb://main/;SharedAccessSignature=" + SIGNED.format("hush%3D"))
+    assert "refused" in shown
+    assert not shows(shown)
+
+
 @settings(max_examples=40, deadline=None)
 @given(passwords, writings)
 def test_nothing_that_celery_prints_shows_a_password(password, write):
@@ -145,6 +197,16 @@ def test_inspect_stats_shows_no_password():
     assert stats["transport_options"]["secondary"] == "amqp://user:**@spare//"
 
 
+@pytest.mark.parametrize(
+    "transport", [kombu_paired.Transport, "kombu_paired.transport:Transport", "kombu_paired.transport.Transport"]
+)
+def test_a_plain_url_with_our_transport_is_shown_without_its_password_however_that_is_named(transport):
+    options = {"secondary": "amqp://user:hush@spare//"}
+    connection = Connection("redis://:hush@main:6379/0", transport=transport, transport_options=options)
+    assert connection.host == "main:6379"
+    assert not shows(str(connection.info()))
+
+
 def test_kombu_still_clones_and_pickles_the_whole_connection():
     url = "paired+amqp://user:hush@one//;paired+amqp://user:hush@two//"
     options = {"secondary": "redis://:hush@spare", "primary_options": {"password": "hush"}}
@@ -154,7 +216,7 @@ def test_kombu_still_clones_and_pickles_the_whole_connection():
         assert other.as_uri(include_password=True) == "paired+amqp://user:hush@one//"
         assert other.alt == first.alt
         assert other.transport_options == options
-        assert other.transport._key == first.transport._key
+        assert other.transport.settings.key == first.transport.settings.key
         assert other == first or other.__eqhash__() == first.__eqhash__()
 
 
@@ -169,6 +231,26 @@ def test_kombu_still_clones_and_pickles_the_whole_connection():
 )
 def test_the_host_of_a_connection_is_that_of_the_primary(url, host):
     assert Connection(f"paired+{url}").host == host
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("amqp://shop:s3cret@main.example:7777/1", "amqp://shop:**@main.example:7777/1"),
+        ("redis://shop:s3cret@main.example:7777/1", "redis://shop:**@main.example:7777/1"),
+        ("azureservicebus://shop:s3cret@main.example", "azureservicebus://shop:**@main.example"),
+    ],
+)
+def test_all_that_is_shown_of_a_pairing_says_where_it_is(url, shown):
+    connection = Connection(f"paired+{url}", transport_options={"secondary": url.replace("main", "spare")})
+    pairing = kombu_paired.pairing_of(connection)
+    assert connection.as_uri() == f"paired+{shown}"
+    assert connection.as_uri(include_password=True) == f"paired+{url}"
+    assert pairing.primary.label == f"primary namespace {shown}"
+    assert pairing.secondary.label == f"secondary namespace {shown.replace('main', 'spare')}"
+    assert not [text for text in texts_of_a_connection(connection) if "s3cret" in text]
+    assert "s3cret" not in f"{pairing!r} {pairing.options!r}"
+    pairing.close()
 
 
 def test_what_a_plain_connection_shows_is_left_as_it_is():

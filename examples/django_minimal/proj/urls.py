@@ -1,4 +1,10 @@
-from django.urls import path
-from orders.views import place_order
+from django.contrib import admin
+from django.urls import include, path
+from orders.views import place_order, summary
 
-urlpatterns = [path("orders/<int:order>/", place_order)]
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("health/", include("kombu_paired.contrib.django.urls")),
+    path("orders/", place_order),
+    path("orders/summary/", summary),
+]

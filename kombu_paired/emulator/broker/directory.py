@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from kombu_paired.emulator.broker.entities import DEAD_LETTER_SUFFIX, SubscriptionOptions, TopicOptions
-from kombu_paired.emulator.broker.errors import Condition, Refusal
+from kombu_paired.emulator.broker.errors import Condition, Refusal, missing
 from kombu_paired.emulator.broker.messages import Message
 from kombu_paired.emulator.broker.queues import Queue
+from kombu_paired.emulator.broker.rules import ALL, Rule
 
 __all__ = ("SUBSCRIPTIONS", "Directory", "Subscription", "Topic", "with_dead_letters")
 
@@ -17,20 +18,19 @@ SUBSCRIPTIONS = "/subscriptions/"
 
 
 class Subscription:
-    """A queue under a topic, with rules that say which messages it gets.
-
-    A rule is true or false here: the filters of the service that look into a message are not emulated.
-    """
+    """A queue under a topic, with rules that say which messages it gets: those that one of them lets through."""
 
     def __init__(self, name: str, options: SubscriptionOptions, queue: Queue) -> None:
         self.name = name
         self.options = options
         self.queue = queue
-        self.rules: dict[str, bool] = {"$Default": True}
+        self.rules: dict[str, Rule] = {"$Default": ALL}
 
-    @property
-    def wants_messages(self) -> bool:
-        return any(self.rules.values())
+    def wants(self, message: Message) -> bool:
+        """Whether it gets a message."""
+        if self.options.status in ("Disabled", "SendDisabled"):
+            return False
+        return any(rule.lets_through(message.envelope) for rule in self.rules.values())
 
 
 class Topic:
@@ -45,7 +45,7 @@ class Topic:
 
     def _distribute(self, message: Message) -> bool:
         for subscription in self.subscriptions.values():
-            if subscription.wants_messages and subscription.options.status not in ("Disabled", "SendDisabled"):
+            if subscription.wants(message):
                 subscription.queue.put(message.copy())
         return True
 
@@ -64,10 +64,15 @@ class Directory:
             base, dead = path[: -len(DEAD_LETTER_SUFFIX)], True
         found = self.entity(base)
         if found is None or (dead and isinstance(found, Topic)):
-            raise Refusal(Condition.NOT_FOUND, f"The messaging entity {path!r} could not be found.")
+            raise missing(path)
         if dead and isinstance(found, Queue) and found.dead_letter is not None:
             return found.dead_letter
         return found
+
+    def has(self, path: str) -> bool:
+        """Whether there is something at a path: an entity, its ``$management``, or the namespace itself."""
+        base = path.lower().strip("/").removesuffix("$management").strip("/")
+        return not base or self.entity(base.removesuffix(DEAD_LETTER_SUFFIX.lower())) is not None
 
     def receivable(self, path: str) -> Queue:
         """What can be received from, of this path."""
@@ -111,6 +116,14 @@ class Directory:
         return _found(
             self.topic(topic_name).subscriptions.get(name.lower()), f"The subscription {name!r} of {topic_name!r}"
         )
+
+    def subscription_at(self, path: str) -> Subscription:
+        """A subscription by its path."""
+        topic, _, name = path.strip("/").lower().partition(SUBSCRIPTIONS)
+        found = self.topics[topic].subscriptions.get(name) if topic in self.topics else None
+        if found is None:
+            raise missing(path)
+        return found
 
     def all_queues(self) -> Iterator[Queue]:
         """Every queue there is: inboxes, subscriptions and dead-letter queues too."""

@@ -7,64 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kombu_paired.emulator.broker.errors import Condition, Refusal
+from kombu_paired.emulator.broker.kinds import KINDS, OPERATIONS, OUTCOMES, TOKEN_ANSWERS, Kind
 
 __all__ = ("KINDS", "OPERATIONS", "Fault", "Faults")
 
-OPERATIONS = ("connect", "token", "attach", "send", "receive", "settle", "request", "manage")
-
-_ALL = frozenset(OPERATIONS)
-_SEND = frozenset({"send"})
 #: Nobody has said yet what entity it is about.
-_OF_NO_ENTITY = frozenset({"connect", "token"})
-#: Whoever connects cannot be told anything yet.
-_ANSWERED = _ALL - {"connect"}
-#: A request over HTTP is on no link, and its connection ends without a condition.
-_ON_A_LINK = _ANSWERED - {"manage"}
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """What a kind of fault does: refuse with a condition, or something else when there is none.
-
-    Attributes:
-        operations: where it happens, unless it is said.
-        possible: where it can happen.
-    """
-
-    operations: frozenset[str]
-    condition: str | None = None
-    status: int = 500
-    description: str = ""
-    possible: frozenset[str] = _ANSWERED
-
-
-KINDS: dict[str, _Kind] = {
-    "server-busy": _Kind(_SEND, Condition.SERVER_BUSY, 429, "The request was terminated: the server is busy."),
-    "timeout": _Kind(_SEND, Condition.TIMEOUT, 504, "The operation did not complete within the allotted time."),
-    "disabled": _Kind(
-        frozenset({"attach", "send", "receive", "request"}),
-        Condition.ENTITY_DISABLED,
-        403,
-        "The messaging entity is disabled.",
-    ),
-    "quota": _Kind(_SEND, Condition.RESOURCE_LIMIT_EXCEEDED, 403, "The maximum entity size has been reached."),
-    "unauthorized": _Kind(
-        frozenset({"attach", "request", "manage"}), Condition.UNAUTHORIZED_ACCESS, 401, "Unauthorized access."
-    ),
-    "not-found": _Kind(frozenset({"attach"}), Condition.NOT_FOUND, 404, "The messaging entity could not be found."),
-    "internal-error": _Kind(_SEND, Condition.INTERNAL_ERROR, 500, "The service was unable to process the request."),
-    "container-close": _Kind(_SEND, Condition.CONTAINER_CLOSE, 503, "The container is closing."),
-    "operation-cancelled": _Kind(_SEND, Condition.OPERATION_CANCELLED, 503, "The operation was cancelled."),
-    "size": _Kind(_SEND, Condition.MESSAGE_SIZE_EXCEEDED, 413, "The message is too large."),
-    "lock-lost": _Kind(frozenset({"settle"}), Condition.MESSAGE_LOCK_LOST, 410, "The lock supplied is invalid."),
-    "token": _Kind(frozenset({"token", "manage"}), Condition.AUTH_FAILED, 401, "The token is not good."),
-    "slow": _Kind(_ALL - {"receive"}, possible=_ALL),
-    "silent": _Kind(_ALL, possible=_ALL),
-    "reset": _Kind(_SEND, possible=_ALL),
-    "detach": _Kind(_SEND, possible=_ON_A_LINK),
-    "close": _Kind(_SEND, possible=_ON_A_LINK),
-    "lost-acknowledgement": _Kind(_SEND),
-}
+_OF_NO_ENTITY = frozenset({"connect"})
+#: A fault of an entity happens there only where it is said.
+_ON_REQUEST = frozenset({"token"})
 
 
 @dataclass
@@ -79,7 +29,8 @@ class Fault:
         operations: which of :data:`OPERATIONS`; each kind has its own default.
         times: how often; None: until cleared.
         seconds: of ``slow``.
-        condition, status: instead of the kind's own; ``detach`` and ``close`` say this condition.
+        condition, status, text: instead of the kind's own; ``detach`` and ``close`` say this condition. ``{entity}``
+            in a text is whom it is about.
     """
 
     kind: str
@@ -88,8 +39,8 @@ class Fault:
     times: int | None = None
     seconds: float = 1.0
     condition: str | None = None
-    status: int = 500
-    description: str = ""
+    status: int | None = None
+    text: str | None = None
 
     @classmethod
     def parse(cls, spec: dict[str, Any]) -> Fault:
@@ -101,7 +52,7 @@ class Fault:
         kind = KINDS.get(str(spec.get("kind")))
         if kind is None:
             raise ValueError(f"kind is {spec.get('kind')!r}, not one of {', '.join(KINDS)}")
-        unknown = set(spec) - {"kind", "entity", "on", "times", "seconds", "condition", "status"}
+        unknown = set(spec) - {"kind", "entity", "on", "times", "seconds", "condition", "status", "text"}
         if unknown:
             raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
         times = spec.get("times")
@@ -113,16 +64,34 @@ class Fault:
             operations=_operations(kind, spec),
             times=times,
             seconds=float(spec.get("seconds", 1.0)),
-            condition=spec.get("condition") or kind.condition,
-            status=int(spec.get("status") or kind.status),
-            description=kind.description,
+            condition=spec.get("condition"),
+            status=None if spec.get("status") is None else int(spec["status"]),
+            text=spec.get("text"),
         )
 
-    def refusal(self) -> Refusal | None:
-        """The refusal of a fault that refuses."""
-        if KINDS[self.kind].condition is None or self.condition is None:
-            return None
-        return Refusal(self.condition, f"{self.description} (fault on request)")
+    @property
+    def refuses(self) -> bool:
+        """Whether it is an answer, and the answer is no."""
+        return KINDS[self.kind].condition is not None or self.kind in OUTCOMES
+
+    @property
+    def http_status(self) -> int:
+        """The status of its answer over HTTP."""
+        return self.status or KINDS[self.kind].status
+
+    def refusal(self, entity: str = "") -> Refusal:
+        """What a client is told by a fault that refuses, or ends something.
+
+        Arguments:
+            entity: whom it is about.
+        """
+        kind = KINDS[self.kind]
+        text = self.text or kind.description
+        if self.kind == "token" and self.status is not None and self.text is None:
+            text = TOKEN_ANSWERS.get(self.status, text)
+        condition = self.condition or kind.condition or kind.ending or Condition.INTERNAL_ERROR
+        outcome = self.kind if self.kind in OUTCOMES else None
+        return Refusal(condition, text.replace("{entity}", entity), self.status, outcome)
 
     def concerns(self, operation: str, entity: str | None) -> bool:
         """Whether it is about this operation on this entity, its dead letters and subscriptions included."""
@@ -138,14 +107,15 @@ class Fault:
         return {"kind": self.kind, "entity": self.entity, "on": sorted(self.operations), "times": self.times}
 
 
-def _operations(kind: _Kind, spec: dict[str, Any]) -> frozenset[str]:
+def _operations(kind: Kind, spec: dict[str, Any]) -> frozenset[str]:
     """Where a fault happens: where it is said, or where its kind does."""
-    possible = kind.possible
+    possible, usual = kind.possible, kind.operations
     if spec.get("entity") is not None:
-        possible = possible - _OF_NO_ENTITY
-    wanted = frozenset(spec.get("on") or kind.operations & possible)
-    if not wanted <= _ALL:
-        raise ValueError(f"on is some of {', '.join(OPERATIONS)}, not {', '.join(sorted(wanted - _ALL))}")
+        possible, usual = possible - _OF_NO_ENTITY, usual - _OF_NO_ENTITY - _ON_REQUEST
+    wanted = frozenset(spec.get("on") or usual)
+    unknown = wanted - frozenset(OPERATIONS)
+    if unknown:
+        raise ValueError(f"on is some of {', '.join(OPERATIONS)}, not {', '.join(sorted(unknown))}")
     if not wanted <= possible:
         whose = "" if spec.get("entity") is None else " of an entity"
         raise ValueError(

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from kombu_paired.emulator.broker.entities import QueueOptions, SubscriptionOptions, TopicOptions
 from kombu_paired.emulator.broker.messages import Message
+from kombu_paired.emulator.broker.rules import Rule
 
 __all__ = ("Journal", "NamespaceJournal", "NoJournal", "NoNamespaceJournal")
 
@@ -44,7 +45,7 @@ class NamespaceJournal(Journal, Protocol):
 
     def entity_saved(self, path: str, options: QueueOptions | TopicOptions | SubscriptionOptions) -> None: ...
     def entity_removed(self, path: str) -> None: ...
-    def rules_saved(self, path: str, rules: dict[str, bool]) -> None: ...
+    def rules_saved(self, path: str, rules: dict[str, Rule]) -> None: ...
 
 
 class NoNamespaceJournal(NoJournal):
@@ -56,5 +57,5 @@ class NoNamespaceJournal(NoJournal):
     def entity_removed(self, path: str) -> None:
         """Nothing to do."""
 
-    def rules_saved(self, path: str, rules: dict[str, bool]) -> None:
+    def rules_saved(self, path: str, rules: dict[str, Rule]) -> None:
         """Nothing to do."""

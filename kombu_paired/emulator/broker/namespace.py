@@ -5,6 +5,7 @@ The clock and the journal are injected. :mod:`kombu_paired.emulator.broker.queue
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -24,10 +25,12 @@ from kombu_paired.emulator.broker.entities import (
     check_name,
     check_options,
 )
-from kombu_paired.emulator.broker.errors import Condition, Refusal
+from kombu_paired.emulator.broker.errors import Condition, Refusal, exists_already, missing
 from kombu_paired.emulator.broker.journals import NamespaceJournal, NoNamespaceJournal
 from kombu_paired.emulator.broker.messages import Message
 from kombu_paired.emulator.broker.queues import Queue
+from kombu_paired.emulator.broker.rules import Rule
+from kombu_paired.emulator.broker.timetable import Timetable
 from kombu_paired.emulator.wire.codec import Symbol
 from kombu_paired.emulator.wire.envelope import Envelope
 
@@ -59,6 +62,7 @@ class Namespace(Directory):
         self.clock = clock
         self.journal: NamespaceJournal = journal or NoNamespaceJournal()
         self._on_ready = on_ready
+        self._timetable = Timetable()
         self._on_gone = on_gone or (lambda path: None)
 
     # ------------------------------------------------------------------------------------------------------ sending
@@ -126,7 +130,7 @@ class Namespace(Directory):
         check_name(name)
         check_options(options)
         self._check_new(name)
-        inbox = Queue(name, _inbox_options(options), self.clock, self.journal)
+        inbox = self._queue(name, _inbox_options(options))
         topic = self.topics[name.lower()] = Topic(name, options, inbox)
         self.journal.entity_saved(name, options)
         return topic
@@ -137,7 +141,7 @@ class Namespace(Directory):
         check_options(options)
         topic = self.topic(topic_name)
         if name.lower() in topic.subscriptions:
-            raise Refusal(Condition.ENTITY_ALREADY_EXISTS, f"The subscription {name!r} already exists.")
+            raise exists_already()
         self._check_targets(topic_name, options)
         path = f"{topic.name}/Subscriptions/{name}"
         queue = self._new_queue(path, _subscription_queue_options(topic.options, options))
@@ -194,9 +198,25 @@ class Namespace(Directory):
         self.journal.entity_removed(found.name if isinstance(found, Topic) else found.path)
         self._on_gone(path)
 
-    def set_rules(self, topic_name: str, name: str, rules: dict[str, bool]) -> None:
+    def add_rule(self, path: str, name: str, rule: Rule) -> None:
+        """One more rule for the subscription at a path."""
+        subscription = self.subscription_at(path)
+        if name in subscription.rules:
+            raise exists_already()
+        self._set_rules(subscription, {**subscription.rules, name: rule})
+
+    def remove_rule(self, path: str, name: str) -> None:
+        """One rule less for the subscription at a path."""
+        subscription = self.subscription_at(path)
+        if name not in subscription.rules:
+            raise missing(f"{subscription.queue.path}/Rules/{name}")
+        self._set_rules(subscription, {known: rule for known, rule in subscription.rules.items() if known != name})
+
+    def set_rules(self, topic_name: str, name: str, rules: dict[str, Rule]) -> None:
         """Replace the rules of a subscription."""
-        subscription = self.subscription(topic_name, name)
+        self._set_rules(self.subscription(topic_name, name), rules)
+
+    def _set_rules(self, subscription: Subscription, rules: dict[str, Rule]) -> None:
         subscription.rules = rules
         self.journal.rules_saved(subscription.queue.path, rules)
 
@@ -206,10 +226,14 @@ class Namespace(Directory):
             max_size_in_megabytes=options.max_size_in_megabytes,
             max_delivery_count=_UNCOUNTED,
         )
-        dead = Queue(path + DEAD_LETTER_SUFFIX, dead_options, self.clock, self.journal, on_ready=self._on_ready)
-        queue = Queue(path, options, self.clock, self.journal, dead_letter=dead, on_ready=self._on_ready)
+        dead = self._queue(path + DEAD_LETTER_SUFFIX, dead_options)
+        queue = self._queue(path, options, dead)
         self._reconfigure(queue, options)
         return queue
+
+    def _queue(self, path: str, options: QueueOptions, dead_letter: Queue | None = None) -> Queue:
+        """One that ticks with all others: there may be thousands, and most have nothing to do."""
+        return Queue(path, options, self.clock, self.journal, dead_letter, self._on_ready, self._timetable)
 
     def _reconfigure(self, queue: Queue, options: QueueOptions) -> None:
         queue.options, queue.updated = options, self.clock()
@@ -222,7 +246,7 @@ class Namespace(Directory):
 
     def _check_new(self, name: str) -> None:
         if name.lower() in self.queues or name.lower() in self.topics:
-            raise Refusal(Condition.ENTITY_ALREADY_EXISTS, f"The messaging entity {name!r} already exists.")
+            raise exists_already()
 
     def _check_targets(self, name: str, options: QueueOptions | SubscriptionOptions) -> None:
         for target in (options.forward_to, options.forward_dead_lettered_messages_to):
@@ -237,20 +261,23 @@ class Namespace(Directory):
     # -------------------------------------------------------------------------------------------- time, and a store
 
     def tick(self) -> None:
-        """Do what is due in every queue, and delete what has been idle for long enough."""
+        """Do what is due in every queue."""
+        self._timetable.run(self.clock())
+
+    def delete_idle(self) -> None:
+        """Delete what has been idle for long enough."""
         now = self.clock()
         for queue in list(self.all_queues()):
-            queue.tick()
             limit = queue.options.auto_delete_on_idle
             if limit is not None and queue.attached == 0 and max(queue.accessed, queue.updated) + limit <= now:
                 self.delete(queue.path)
 
     def restore(
-        self, path: str, options: QueueOptions | TopicOptions | SubscriptionOptions, rules: dict[str, bool] | None
+        self, path: str, options: QueueOptions | TopicOptions | SubscriptionOptions, rules: dict[str, Rule] | None
     ) -> None:
         """Put an entity back that a store kept: nothing is checked, and nothing written down."""
         if isinstance(options, TopicOptions):
-            inbox = Queue(path, _inbox_options(options), self.clock, self.journal)
+            inbox = self._queue(path, _inbox_options(options))
             self.topics[path.lower()] = Topic(path, options, inbox)
         elif isinstance(options, QueueOptions):
             self.queues[path.lower()] = self._new_queue(path, options)
@@ -264,6 +291,8 @@ class Namespace(Directory):
 
 def _message(payload: bytes) -> Message:
     envelope = Envelope.read(payload)
+    if envelope.message_id is None:  # every message has one: clients rest on it
+        envelope = envelope.with_message_id(uuid.uuid4().hex)
     scheduled = envelope.annotations.get(_SCHEDULED)
     return Message(envelope, len(payload), scheduled=None if scheduled is None else scheduled / 1000)
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from kombu_paired.emulator.broker.entities import QueueOptions
-from kombu_paired.emulator.broker.errors import Condition, Refusal
+from kombu_paired.emulator.broker.errors import Condition, Refusal, lock_lost
 from kombu_paired.emulator.broker.journals import Journal
 from kombu_paired.emulator.broker.messages import Lock, Message, Outcome, State
 from kombu_paired.emulator.broker.stock import Stock
+from kombu_paired.emulator.broker.timetable import Timetable
 
 __all__ = ("Queue",)
 
@@ -35,7 +36,7 @@ class Queue(Stock):
     """The messages of one queue, subscription or dead-letter queue.
 
     Arguments:
-        path, options, clock, journal, dead_letter: as :class:`.Stock` has them.
+        path, options, clock, journal, dead_letter, timetable: as :class:`.Stock` has them.
         on_ready: called when a message can be received.
 
     Attributes:
@@ -52,8 +53,9 @@ class Queue(Stock):
         journal: Journal | None = None,
         dead_letter: Queue | None = None,
         on_ready: Callable[[Queue], None] | None = None,
+        timetable: Timetable | None = None,
     ) -> None:
-        super().__init__(path, options, clock, journal, dead_letter)
+        super().__init__(path, options, clock, journal, dead_letter, timetable)
         self.attached = 0
         self._on_ready = on_ready or (lambda queue: None)
         self._ready: list[int] = []
@@ -132,11 +134,7 @@ class Queue(Stock):
     def _lock_of(self, token: uuid.UUID) -> Lock:
         self.tick()
         if token not in self._locks:
-            raise Refusal(
-                Condition.MESSAGE_LOCK_LOST,
-                "The lock supplied is invalid. Either the lock expired, or the message has already been removed "
-                f"from the queue, or was received by a different receiver instance. Reference: {self.path}",
-            )
+            raise lock_lost(self.path)
         return self._locks[token]
 
     # --------------------------------------------------------------------------------------------------- settlement

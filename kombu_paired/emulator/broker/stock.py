@@ -46,6 +46,7 @@ class Stock(ABC):
         clock: seconds since 1970.
         journal: told of every change that must survive.
         dead_letter: where dead letters go; None in a dead-letter queue, whose messages stay where they are.
+        timetable: what is due when, of all that tick together; None: of this one alone.
 
     Attributes:
         outlet: takes each message that becomes active, for topics and forwarding; its false answer keeps it here.
@@ -60,6 +61,7 @@ class Stock(ABC):
         clock: Callable[[], float],
         journal: Journal | None = None,
         dead_letter: Stock | None = None,
+        timetable: Timetable | None = None,
     ) -> None:
         self.path = path
         self.options = options
@@ -70,7 +72,7 @@ class Stock(ABC):
         self._clock = clock
         self._journal: Journal = journal or NoJournal()
         self._messages: dict[int, Message] = {}
-        self._timetable = Timetable()
+        self._timetable = timetable or Timetable()
         self._history: dict[str, float] = {}
         self._next_sequence = 1
         self._reserved = 0

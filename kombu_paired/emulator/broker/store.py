@@ -18,6 +18,7 @@ from kombu_paired.emulator.broker.entities import (
 from kombu_paired.emulator.broker.messages import Message, State
 from kombu_paired.emulator.broker.namespace import Namespace
 from kombu_paired.emulator.broker.queues import Queue
+from kombu_paired.emulator.broker.rules import Rule
 from kombu_paired.emulator.wire.envelope import Envelope, write_delivery
 
 __all__ = ("Store",)
@@ -135,9 +136,10 @@ class Store:
         for table in ("messages", "sessions", "duplicates", "sequences"):
             self._run(f"DELETE FROM {table} WHERE path IN (?, ?)", (path, path + "/$DeadLetterQueue"))
 
-    def rules_saved(self, path: str, rules: dict[str, bool]) -> None:
+    def rules_saved(self, path: str, rules: dict[str, Rule]) -> None:
         """A subscription has other rules."""
-        self._run("UPDATE entities SET rules = ? WHERE path = ?", (json.dumps(rules), path))
+        records = {name: rule.to_record() for name, rule in rules.items()}
+        self._run("UPDATE entities SET rules = ? WHERE path = ?", (json.dumps(records), path))
 
     # ------------------------------------------------------------------------------------------------------- loading
 
@@ -147,7 +149,7 @@ class Store:
         for path, kind, options, rules in self._run(
             f"SELECT path, kind, options, rules FROM entities ORDER BY {order}, path"
         ).fetchall():
-            namespace.restore(path, _read_options(kind, options), json.loads(rules) if rules else None)
+            namespace.restore(path, _read_options(kind, options), _read_rules(rules))
         self._run("DELETE FROM duplicates WHERE until <= ?", (namespace.clock(),))
         for queue in list(namespace.all_queues()):
             self._load_queue(queue)
@@ -179,6 +181,10 @@ class Store:
                     dead_letter_source=source,
                 )
             )
+
+
+def _read_rules(rules: str | None) -> dict[str, Rule] | None:
+    return None if rules is None else {name: Rule.from_record(record) for name, record in json.loads(rules).items()}
 
 
 def _read_options(kind: str, options: str) -> QueueOptions | TopicOptions | SubscriptionOptions:

@@ -12,7 +12,7 @@ from kombu_paired.emulator.server.deliveries import Deliveries
 from kombu_paired.emulator.server.links import Receiver, RequestLink, ResponseLink, Sender
 from kombu_paired.emulator.server.requests import RequestDesk
 from kombu_paired.emulator.server.sessions import AmqpSession
-from kombu_paired.emulator.server.tokens import Policies
+from kombu_paired.emulator.server.tokens import Policies, path_of
 from kombu_paired.emulator.server.waiters import Waiter, Waiters
 from kombu_paired.emulator.wire import frames
 from kombu_paired.emulator.wire.codec import Described, Symbol
@@ -63,7 +63,7 @@ class LinkMaker:
             refusal = Refusal(Condition.NOT_IMPLEMENTED, "the emulator has no transactions and no anonymous links")
             session.refuse(attach, refusal)
             return
-        path = _path_of(str(terminus.value[0] or ""))
+        path = path_of(str(terminus.value[0] or ""))
         bare = path.lower()
         if bare == "$cbs" or bare.endswith("/$management"):
             self._attach_requests(session, attach, path)
@@ -85,7 +85,7 @@ class LinkMaker:
         link.give_credit()
 
     def _attach_sender(self, session: AmqpSession, attach: Attach, path: str) -> None:
-        self._policies.require(session.connection.rights, "Send")
+        self._policies.require(session.connection.claims, "Send", path)
         limit = self._directory.sendable(path).options.max_message_size_in_kilobytes * 1024
         link = Sender(session, attach, path, limit, self._store)
         session.links[attach.handle] = link
@@ -93,7 +93,7 @@ class LinkMaker:
         link.give_credit()
 
     def _attach_receiver(self, session: AmqpSession, attach: Attach, path: str) -> None:
-        self._policies.require(session.connection.rights, "Listen")
+        self._policies.require(session.connection.claims, "Listen", path)
         queue = self._directory.receivable(path)
         filters = (attach.source.value + [None] * 11)[7] or {}
         if _SESSION_FILTER not in filters:
@@ -143,10 +143,3 @@ class LinkMaker:
     def _add(self, link: Receiver) -> None:
         link.session.links[link.handle] = link
         self._deliveries.add(link)
-
-
-def _path_of(address: str) -> str:
-    """The entity of an address: ``amqps://host:port/entity/path`` or just ``entity/path``."""
-    if "://" in address:
-        address = address.split("://", 1)[1].partition("/")[2]
-    return address.strip("/")

@@ -28,9 +28,10 @@ __all__ = ("emulator",)
     "--policy",
     "policies",
     multiple=True,
-    metavar="NAME:KEY[:RIGHTS]",
+    metavar="NAME:KEY[:RIGHTS[:ENTITY]]",
     envvar="KOMBU_PAIRED_EMULATOR_POLICY",
-    help="Check tokens against this key; rights are Manage, Send, Listen. None: everybody may do everything. "
+    help="Check tokens against this key; rights are Manage, Send, Listen, everywhere or on one entity. "
+    "None: everybody may do everything. "
     "Other users can read a command line: KOMBU_PAIRED_EMULATOR_POLICY is the better place.",
 )
 @click.option("--key", metavar="KEY", help="Short for --policy RootManageSharedAccessKey:KEY.")
@@ -38,6 +39,8 @@ __all__ = ("emulator",)
 @click.option("--max-message-size", default=256 * 1024, show_default=True, help="Bytes, of one message or batch.")
 @click.option("--connection-idle", default=240.0, show_default=True, help="Close silent connections after; 0: never.")
 @click.option("--link-idle", default=600.0, show_default=True, help="Close unused links after; 0: never.")
+@click.option("--token-life", default=0.0, show_default=True, help="Tokens end after so long; 0: when they say.")
+@click.option("--latency", default=0.0, show_default=True, help="Seconds on the way here, and as many on the way back.")
 @click.option("--quiet", is_flag=True, help="Print the port, and nothing else.")
 def emulator(
     port: int,
@@ -51,6 +54,8 @@ def emulator(
     max_message_size: int,
     connection_idle: float,
     link_idle: float,
+    token_life: float,
+    latency: float,
     quiet: bool,
 ) -> None:
     """Azure Service Bus in one process, for demos and tests.
@@ -69,6 +74,8 @@ def emulator(
             max_message_size=max_message_size,
             connection_idle=connection_idle,
             link_idle=link_idle,
+            token_life=token_life,
+            latency=latency,
             name=name,
             queues=queues,
             topics=topics,
@@ -89,7 +96,7 @@ async def _serve(settings: Settings, quiet: bool) -> None:
             loop.add_signal_handler(number, stopped.set)
     click.echo(f"port {server.port}" if quiet else _welcome(settings, server.port))
     await _until_orphaned_or(stopped, quiet)
-    server.stop()
+    await server.stop()
 
 
 async def _until_orphaned_or(stopped: asyncio.Event, quiet: bool) -> None:

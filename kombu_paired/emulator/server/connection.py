@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from kombu_paired.emulator.broker.errors import Condition, Refusal
+from kombu_paired.emulator.broker.errors import Condition, Refusal, token_expired
 from kombu_paired.emulator.broker.faults import Fault, Faults
 from kombu_paired.emulator.server.sessions import WINDOW, AmqpSession, Link
 from kombu_paired.emulator.server.settings import Settings
 from kombu_paired.emulator.server.timers import Timers
+from kombu_paired.emulator.server.tokens import Claims
 from kombu_paired.emulator.wire import frames
 from kombu_paired.emulator.wire.codec import Array, CodecError, Symbol
 from kombu_paired.emulator.wire.ends import Wire
@@ -35,7 +36,7 @@ class AmqpConnection:
         attach: makes the link that the client asks for on a session, or refuses it.
 
     Attributes:
-        rights: what the tokens that the client put allow it.
+        claims: what the tokens that the client put allow it.
         over: whether it has ended.
     """
 
@@ -49,7 +50,7 @@ class AmqpConnection:
     ) -> None:
         self.now = timers.now
         self.faults = faults
-        self.rights: frozenset[str] = frozenset()
+        self.claims = Claims(timers.now)
         self.peer_frame_size = 512
         self.last_heard = self.now()
         self.over = False
@@ -214,12 +215,17 @@ class AmqpConnection:
         """Close what has been idle for too long; stay alive for a client that wants to see it."""
         patience = self._settings.connection_idle
         if patience and now - self.last_heard > patience:
-            self.close(Refusal("amqp:connection:forced", f"The connection was inactive for more than {patience:g} s."))
+            self.close(
+                Refusal(Condition.CONNECTION_FORCED, f"The connection was inactive for more than {patience:g} s.")
+            )
             return
         if self._peer_patience and now - self._last_sent > self._peer_patience / 3:
             self.send_raw(frames.EMPTY_FRAME)
         for link in self.links():
-            link.keep_house(now, self._settings.link_idle)
+            if not link.is_for_cbs and self.claims.have_expired(link.address):
+                link.detach(token_expired(link.address, link.right))
+            else:
+                link.keep_house(now, self._settings.link_idle)
 
     # -------------------------------------------------------------------------------------------------------- faults
 
@@ -235,19 +241,19 @@ class AmqpConnection:
         fault = self.faults.take(operation, entity) if self.faults else None
         if fault is None:
             _attempt(act, refuse)
-        elif fault.refusal() is not None:
-            refuse(fault.refusal() or Refusal(Condition.INTERNAL_ERROR, ""))
+        elif fault.refuses:
+            refuse(fault.refusal(entity))
         else:
-            self._suffer(fault, act, refuse, detach)
+            self._suffer(fault, fault.refusal(entity), act, refuse, detach)
 
     def _suffer(
         self,
         fault: Fault,
+        forced: Refusal,
         act: Callable[[], None],
         refuse: Callable[[Refusal], None],
         detach: Callable[[Refusal], None] | None,
     ) -> None:
-        forced = Refusal(fault.condition or Condition.DETACH_FORCED, "fault on request")
         if fault.kind == "slow":
             self._timers.later(fault.seconds, lambda: None if self.over else _attempt(act, refuse))
         elif fault.kind == "reset":

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-from kombu_paired.emulator.broker.errors import Refusal
+from kombu_paired.emulator.broker.errors import Refusal, idle
 from kombu_paired.emulator.server.connection import AmqpConnection
 from kombu_paired.emulator.server.sessions import Link
 
@@ -19,6 +20,11 @@ class Connections:
 
     def __len__(self) -> int:
         return len([connection for connection in self._connections if not connection.over])
+
+    @property
+    def addresses(self) -> Counter[str]:
+        """How many links there are to and from each entity; requests of tokens and of the management apart."""
+        return Counter(link.address for link in self._links() if not link.is_for_requests)
 
     def add(self, connection: AmqpConnection) -> None:
         """A client is there. Those that are gone are forgotten on this occasion."""
@@ -36,11 +42,19 @@ class Connections:
 
     def detach(self, path: str, refusal: Refusal) -> None:
         """End every link to an entity."""
-        key = path.lower().strip("/")
         for link in self._links():
-            mine = link.address.lower()
-            if mine == key or mine.startswith((f"{key}/$", f"{key}/subscriptions/")):
+            if link.is_of(path):
                 link.detach(refusal)
+
+    def detach_idle(self, entity: str | None) -> None:
+        """End the links to an entity, or to all, as the service ends those that are idle.
+
+        Those to a ``$management``, which another use keeps alive, are left out unless they are named.
+        """
+        for link in self._links():
+            asked_for = link.address.lower() == (entity or "").lower().strip("/")
+            if asked_for or (not link.is_for_requests and (entity is None or link.is_of(entity))):
+                link.detach(idle(link.address))
 
     def keep_house(self, now: float) -> None:
         """Close what has been idle for too long."""
@@ -49,4 +63,5 @@ class Connections:
 
     def _links(self) -> Iterator[Link]:
         for connection in list(self._connections):
-            yield from connection.links()
+            if not connection.over:
+                yield from connection.links()

@@ -1,11 +1,12 @@
 """The emulator's own HTTP API, under ``/$emulator/``: no entity can have such a name.
 
 ===========================  =====================================================================
-``GET status``               name, entities with their counts, connections, faults
+``GET status``               name, entities with their counts, connections, links, faults
 ``POST faults``              let something go wrong: a JSON object as :class:`.faults.Fault` has it
 ``GET faults``               what is going wrong
 ``DELETE faults``            let all be well; ``?entity=NAME``: of one entity
 ``POST drop``                hang up on every client
+``POST detach``              end all links, ``?entity=NAME``: to one entity, as those that are idle
 ``POST reset``               be as new: without entities, messages and faults, and without clients
 ``GET certificate``          the certificate to trust, in PEM
 ===========================  =====================================================================
@@ -59,6 +60,9 @@ def control(server: Controlled, request: HttpRequest) -> HttpResponse:
     if asked == ("POST", "drop"):
         server.timers.soon(server.drop_connections)
         return json_response({})
+    if asked == ("POST", "detach"):
+        server.connections.detach_idle(request.query.get("entity"))
+        return json_response({})
     if asked == ("POST", "reset"):
         server.reset()
         return json_response({})
@@ -86,6 +90,7 @@ def _status(server: Controlled) -> dict[str, Any]:
         "name": server.settings.name,
         "port": server.port,
         "connections": len(server.connections),
+        "links": dict(server.connections.addresses),
         "faults": [fault.as_dict() for fault in server.faults],
         "queues": {queue.path: _counts(queue) for queue in server.namespace.queues.values()},
         "topics": {

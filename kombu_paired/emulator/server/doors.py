@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from kombu_paired.emulator.server.distance import Road
 from kombu_paired.emulator.server.speakers import Sniffer, Speakers
 
 __all__ = ("Door", "Doors")
@@ -16,13 +17,16 @@ class Doors:
     Arguments:
         speakers: makes who speaks on one.
         writable: called when a client that read too slowly can be written to again.
+        road: makes one direction of the way to a client.
     """
 
-    def __init__(self, speakers: Speakers, writable: Callable[[], None]) -> None:
+    def __init__(self, speakers: Speakers, writable: Callable[[], None], road: Callable[[], Road]) -> None:
         self.writable = writable
+        self.road = road
         self._speakers = speakers
         self._open: set[Door] = set()
         self._frozen = False
+        self._are_shut = False
 
     def make(self) -> Door:
         """A door for the next client."""
@@ -31,7 +35,9 @@ class Doors:
     def opened(self, door: Door) -> None:
         """A client came in."""
         self._open.add(door)
-        if self._frozen:
+        if self._are_shut:  # it was let in just before
+            door.abort()
+        elif self._frozen:
             door.pause(True)
 
     def closed(self, door: Door) -> None:
@@ -49,6 +55,11 @@ class Doors:
         for door in list(self._open):
             door.abort()
 
+    def shut(self) -> None:
+        """Hang up on everybody, and on who comes in from now on."""
+        self._are_shut = True
+        self.abort()
+
 
 class Door(asyncio.Protocol):
     """A socket."""
@@ -57,6 +68,8 @@ class Door(asyncio.Protocol):
         self._doors = doors
         self._transport: asyncio.Transport | None = None
         self._sniffer = Sniffer(speakers, self)
+        self._way_in = doors.road()
+        self._way_out = doors.road()
         self._closing = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -65,6 +78,9 @@ class Door(asyncio.Protocol):
         self._doors.opened(self)
 
     def data_received(self, data: bytes) -> None:
+        self._way_in.send(lambda: self._take(data))
+
+    def _take(self, data: bytes) -> None:
         if not self._closing:
             self._sniffer.feed(data)
 
@@ -73,19 +89,24 @@ class Door(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._doors.closed(self)
-        self._sniffer.lost()
+        self._way_out.close()
+        self._way_in.send(self._sniffer.lost)
 
     def write(self, data: bytes) -> None:
+        self._way_out.send(lambda: self._put(data))
+
+    def _put(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def close(self) -> None:
         self._closing = True
         if self._transport is not None:
-            self._transport.close()
+            self._way_out.send(self._transport.close)
 
     def abort(self) -> None:
         self._closing = True
+        self._way_out.close()
         if self._transport is not None:
             self._transport.abort()
 
@@ -94,5 +115,6 @@ class Door(asyncio.Protocol):
 
     def pause(self, paused: bool) -> None:
         """Stop or go on reading."""
+        self._way_in.pause(paused)
         if self._transport is not None and not self._transport.is_closing():
             (self._transport.pause_reading if paused else self._transport.resume_reading)()

@@ -41,7 +41,7 @@ class Emulator:
         queues: to create, as ``NAME`` or ``NAME?requires_session=true&lock_duration=5``.
         topics: to create, as ``NAME`` or ``NAME:SUBSCRIPTION,SUBSCRIPTION``.
         data: a folder that keeps the messages.
-        policies: keys that are checked, as :class:`.Policy` or ``NAME:KEY[:RIGHTS]``; none: no checks.
+        policies: keys that are checked, as :class:`.Policy` or ``NAME:KEY[:RIGHTS[:ENTITY]]``; none: no checks.
         port: 0 takes a free one, and keeps it over restarts.
         process: run in a process of its own, which can be killed and frozen as a real server can. In a thread the
             same calls act on its sockets.
@@ -144,6 +144,7 @@ class Emulator:
         seconds: float = 1.0,
         condition: str | None = None,
         status: int | None = None,
+        text: str | None = None,
     ) -> None:
         """Let something go wrong: see :class:`.Fault`.
 
@@ -158,6 +159,7 @@ class Emulator:
             "seconds": seconds,
             "condition": condition,
             "status": status,
+            "text": text,
         }
         self._call("POST", "faults", {key: value for key, value in spec.items() if value is not None})
 
@@ -169,12 +171,19 @@ class Emulator:
         """Hang up on every client."""
         self._call("POST", "drop")
 
+    def detach_links(self, entity: str | None = None) -> None:
+        """End all links, or those to one entity, as the service ends those that are idle; connections stay.
+
+        So do the links to ``$management``, unless they are asked for by name: ``orders/$management``.
+        """
+        self._call("POST", "detach" if entity is None else f"detach?entity={quote(entity)}")
+
     def reset(self) -> None:
         """Be as new: without entities, messages and faults, and without clients."""
         self._call("POST", "reset")
 
     def status(self) -> dict[str, Any]:
-        """Entities with their counts, connections, faults."""
+        """Entities with their counts, how many connections there are, and links to each entity, faults."""
         found: dict[str, Any] = json.loads(self._call("GET", "status"))
         return found
 
@@ -222,6 +231,7 @@ class _Thread:
             return
         ready.put(self._server.port)
         loop.run_forever()
+        loop.run_until_complete(self._server.stop())
         loop.close()
 
     def _do(self, action: Callable[[Server], _Answer]) -> None:
@@ -242,9 +252,7 @@ class _Thread:
     def stop(self) -> None:
         if self._thread is None or self._loop is None:
             return
-        self._do(lambda server: server.stop())
-        loop = self._loop
-        loop.call_soon_threadsafe(lambda: loop.call_later(0.01, loop.stop))
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._server = self._loop = self._thread = None
 
@@ -304,6 +312,7 @@ def _arguments(settings: Settings) -> list[str]:
     arguments = ["--host", settings.host, "--port", str(settings.port), "--name", settings.name]
     arguments += ["--max-message-size", str(settings.max_message_size)]
     arguments += ["--connection-idle", str(settings.connection_idle), "--link-idle", str(settings.link_idle)]
+    arguments += ["--token-life", str(settings.token_life), "--latency", str(settings.latency)]
     arguments += [] if settings.data is None else ["--data", settings.data]
     for option, values in (("--queue", settings.queues), ("--topic", settings.topics)):
         for value in values:
@@ -313,5 +322,4 @@ def _arguments(settings: Settings) -> list[str]:
 
 def _secrets(settings: Settings) -> dict[str, str]:
     """Keys are not for the command line, where other users of the machine can read them."""
-    lines = [f"{each.name}:{each.key}:{','.join(sorted(each.rights))}" for each in settings.policies]
-    return {_POLICY_VARIABLE: " ".join(lines)} if lines else {}
+    return {_POLICY_VARIABLE: " ".join(map(str, settings.policies))} if settings.policies else {}

@@ -43,11 +43,12 @@ class HttpDesk:
         if request.path.startswith("/$emulator/"):
             respond(self._control(request))
             return
-        fault = self._faults.take("manage", self._api.entity_of(request.path)) if self._faults else None
+        entity = self._api.entity_of(request.path)
+        fault = self._faults.take("manage", entity) if self._faults else None
         if fault is None:
             respond(self._administer(request))
-        elif fault.refusal() is not None:
-            respond(self._api.error(fault.status, f"{fault.description} (fault on request)"))
+        elif fault.refuses:
+            respond(self._api.error(fault.http_status, fault.refusal(entity or "").description))
         elif fault.kind == "slow":
             self._timers.later(fault.seconds, lambda: respond(self._administer(request)))
         elif fault.kind == "reset":
@@ -58,9 +59,10 @@ class HttpDesk:
 
     def _administer(self, request: HttpRequest) -> HttpResponse:
         try:
-            rights = self._policies.rights(request.headers.get("authorization", ""))
+            path = self._api.entity_of(request.path) or ""
+            rights = self._policies.grant(request.headers.get("authorization", ""), path).rights
         except Refusal as refusal:
             return self._api.error(401, refusal.description)
         if "Manage" not in rights:
-            return self._api.error(403, "Unauthorized: Manage,EntityRead claims are required for this operation.")
+            return self._api.error(401, "Manage,EntityRead claims required for this operation.")
         return self._api.handle(request)

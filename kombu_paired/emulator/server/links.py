@@ -13,7 +13,7 @@ from typing import Any
 from kombu_paired.emulator.broker.errors import Condition, Refusal
 from kombu_paired.emulator.broker.messages import Outcome, delivery_of
 from kombu_paired.emulator.broker.queues import Queue
-from kombu_paired.emulator.server.requests import RequestDesk
+from kombu_paired.emulator.server.requests import RequestDesk, audience_of
 from kombu_paired.emulator.server.sessions import AmqpSession, Link
 from kombu_paired.emulator.wire import frames
 from kombu_paired.emulator.wire.codec import CodecError, Described, Int, Symbol
@@ -77,6 +77,8 @@ class Sender(_Incoming):
         store: stores messages for an address, all or none.
     """
 
+    right = "Send"
+
     def __init__(
         self,
         session: AmqpSession,
@@ -95,7 +97,7 @@ class Sender(_Incoming):
             self.answer(transfer, frames.ACCEPTED)
 
         def refuse(refusal: Refusal) -> None:
-            self.answer(transfer, frames.rejected(refusal.condition, refusal.description))
+            self.answer(transfer, _outcome_of(refusal))
 
         self.connection.meet("send", self.address, act, refuse, self.detach)
 
@@ -107,6 +109,15 @@ class Sender(_Incoming):
             self._store(self.address, payloads)
         except CodecError as error:
             raise Refusal(Condition.DECODE_ERROR, str(error)) from error
+
+
+def _outcome_of(refusal: Refusal) -> Described:
+    """How a send is refused: rejected with a reason, but for a fault on request."""
+    if refusal.outcome == "released":
+        return frames.RELEASED
+    if refusal.outcome == "modified":
+        return frames.modified(True, False)
+    return frames.rejected(refusal.condition, refusal.description)
 
 
 class _Outgoing(Link):
@@ -152,7 +163,7 @@ class Receiver(_Outgoing):
         self.session_id: str | None = None
         self._forget = forget
         self._delete = attach.snd_settle_mode == 1  # settled as it is sent, instead of locked
-        self._deliveries: set[uuid.UUID] = set()
+        self._unsettled: set[int] = set()  # deliveries that the client has not settled
         self._held_up = False  # by a fault: what the client asked for comes late, or never
         queue.attached += 1
 
@@ -195,15 +206,19 @@ class Receiver(_Outgoing):
         if lock is None:
             return False
         self._use_credit()
+        self.last_used = self.connection.now()
         payload = delivery_of(lock.message, lock)
-        self._deliveries.add(lock.token)
-        self.session.deliver(self.handle, lock.token.bytes_le, payload, partial(self._on_outcome, lock.token))
+        number = self.session.next_delivery_id
+        self._unsettled.add(number)
+        self.session.deliver(self.handle, lock.token.bytes_le, payload, partial(self._on_outcome, number, lock.token))
         return True
 
-    def _on_outcome(self, token: uuid.UUID, outcome: Described | None, answer: Callable[[Described], None]) -> None:
+    def _on_outcome(
+        self, number: int, token: uuid.UUID, outcome: Described | None, answer: Callable[[Described], None]
+    ) -> None:
         """Settle, and say so."""
         self.last_used = self.connection.last_heard
-        self._deliveries.discard(token)
+        self._unsettled.discard(number)
 
         def act() -> None:
             self.queue.settle(token, *_read_outcome(outcome))
@@ -216,15 +231,13 @@ class Receiver(_Outgoing):
         self.connection.meet("settle", self.address, act, refuse, self.detach)
 
     def closed(self) -> None:
+        """Locks outlive the link; what it delivered can be settled by token alone, on the management link."""
+        for number in self._unsettled:
+            self.session.unsettled.pop(number, None)
         self.queue.attached -= 1
         self._forget(self)
         if self.session_id is not None:
             self.queue.release_session(self.session_id, self)
-
-    def keep_house(self, now: float, patience: float) -> None:
-        if self._deliveries and self.session_id is None:
-            return  # the client works on what it has
-        super().keep_house(now, patience)
 
 
 def _read_outcome(outcome: Described | None) -> tuple[Outcome, str, str]:
@@ -248,8 +261,13 @@ class ResponseLink(_Outgoing):
         super().__init__(session, attach, address)
         self._waiting: list[bytes] = []
 
+    def is_end_of(self, requests: RequestLink) -> bool:
+        """Whether answers to requests of that link may come here."""
+        return self.address.lower() == requests.address.lower()
+
     def respond(self, payload: bytes) -> None:
         """Send an answer, as soon as there is credit."""
+        self.last_used = self.connection.now()
         self._waiting.append(payload)
         self.pump()
 
@@ -273,8 +291,9 @@ class RequestLink(_Incoming):
         except CodecError as error:
             self.detach(Refusal(Condition.DECODE_ERROR, str(error)))
             return
-        is_token = self.address.lower() == "$cbs"
-        operation, entity = ("token", "$cbs") if is_token else ("request", self.address.rpartition("/")[0])
+        is_token = self.is_for_cbs
+        operation = "token" if is_token else "request"
+        entity = audience_of(request) if is_token else self.address.rpartition("/")[0]
 
         def act() -> None:
             answer = self._desk.put_token if is_token else self._desk.manage
@@ -287,16 +306,15 @@ class RequestLink(_Incoming):
 
     def _respond(self, request: Request, status: int, description: str, body: Any, condition: str = "") -> None:
         code, text = ("status-code", "status-description")
-        if self.address.lower() != "$cbs":
+        if not self.is_for_cbs:
             code, text = ("statusCode", "statusDescription")
         application: dict[str, Any] = {code: Int(status), text: description}
         if condition:
             application["errorCondition"] = Symbol(condition)
         payload = write_response(request.message_id, application, body)
-        for link in self.connection.links():
-            if isinstance(link, ResponseLink) and link.address.lower() == self.address.lower():
-                link.respond(payload)
-                return
+        ends = [link for link in self.connection.links() if isinstance(link, ResponseLink) and link.is_end_of(self)]
+        if ends:  # a connection may have several, of a session each
+            min(ends, key=lambda link: link.session is not self.session).respond(payload)
 
 
 _STATUS = {
@@ -318,4 +336,4 @@ _STATUS = {
 
 
 def _status_of(refusal: Refusal) -> int:
-    return _STATUS.get(refusal.condition, 500)
+    return refusal.status or _STATUS.get(refusal.condition, 500)

@@ -10,11 +10,12 @@ from xml.etree import ElementTree
 
 from kombu_paired.emulator.broker.directory import Subscription, Topic
 from kombu_paired.emulator.broker.entities import QueueOptions, SubscriptionOptions, TopicOptions, from_record
-from kombu_paired.emulator.broker.errors import Condition, Refusal
+from kombu_paired.emulator.broker.errors import Condition, Refusal, missing
 from kombu_paired.emulator.broker.namespace import Namespace
 from kombu_paired.emulator.broker.queues import Queue
+from kombu_paired.emulator.broker.rules import Rule
 from kombu_paired.emulator.broker.stock import Counts
-from kombu_paired.emulator.server import atom
+from kombu_paired.emulator.server import atom, rule_forms
 from kombu_paired.emulator.server.http import HttpRequest, HttpResponse
 
 __all__ = ("ManagementApi",)
@@ -32,7 +33,7 @@ _STATUS = {
     Condition.NOT_ALLOWED: 400,
     Condition.NOT_IMPLEMENTED: 501,
 }
-_RULE_TYPE = f"{{{atom.INSTANCE}}}type"
+_PAGE = 100
 
 
 class ManagementApi:
@@ -130,7 +131,7 @@ class ManagementApi:
 
     def _delete(self, name: str) -> None:
         if name.lower() not in self._namespace.queues and name.lower() not in self._namespace.topics:
-            raise Refusal(Condition.NOT_FOUND, f"The messaging entity {name!r} does not exist.")
+            raise missing(name)
         self._namespace.delete(name)
 
     def _put_queue(self, request: HttpRequest, name: str) -> HttpResponse:
@@ -172,22 +173,19 @@ class ManagementApi:
 
     def _rules(self, request: HttpRequest, topic: str, subscription: str, name: str) -> HttpResponse:
         rules = dict(self._namespace.subscription(topic, subscription).rules)
+        path = f"{topic}/Subscriptions/{subscription}"
         if request.method == "GET" and not name:
-            return _page(request, [(rule, _rule(rule, value)) for rule, value in sorted(rules.items())], _entry)
+            return _page(request, sorted(rules.items()), _rule_entry)
         if request.method == "GET":
-            return _nothing() if name not in rules else _answer(_entry((name, _rule(name, rules[name]))))
+            return _nothing() if name not in rules else _answer(_rule_entry((name, rules[name])))
         if request.method == "DELETE":
-            if name not in rules:
-                raise Refusal(Condition.NOT_FOUND, f"The rule {name!r} does not exist.")
-            del rules[name]
-        elif name in rules and not _is_update(request):
-            raise Refusal(Condition.ENTITY_ALREADY_EXISTS, f"The rule {name!r} already exists.")
-        else:
-            rules[name] = _read_filter(ElementTree.fromstring(request.body))
-        self._namespace.set_rules(topic, subscription, rules)
-        if request.method == "DELETE":
+            self._namespace.remove_rule(path, name)
             return HttpResponse(200)
-        return _answer(_entry((name, _rule(name, rules[name]))), 201)
+        rule = rule_forms.from_xml(ElementTree.fromstring(request.body))
+        if _is_update(request):
+            self._namespace.remove_rule(path, name)
+        self._namespace.add_rule(path, name, rule)
+        return _answer(_rule_entry((name, rule)), 201)
 
     # --------------------------------------------------------------------------------------------------------- lists
 
@@ -269,7 +267,8 @@ def _nothing() -> HttpResponse:
 
 
 def _page(request: HttpRequest, items: list[Any], make: Callable[[Any], ElementTree.Element]) -> HttpResponse:
-    skip, top = int(request.query.get("$skip", 0)), max(1, int(request.query.get("$top", 100)))
+    """Part of a list. As in the service, no page has more than a hundred, whatever is asked for."""
+    skip, top = int(request.query.get("$skip", 0)), min(max(1, int(request.query.get("$top", _PAGE))), _PAGE)
     page = items[skip : skip + top]
     more = skip + top < len(items)
     next_page = f"{request.path}?$skip={skip + top}&$top={top}" if more else None
@@ -280,47 +279,17 @@ def _is_update(request: HttpRequest) -> bool:
     return request.headers.get("if-match", "").strip() == "*"
 
 
-def _entry(rule: tuple[str, ElementTree.Element]) -> ElementTree.Element:
-    return atom.entry(rule[0], rule[1], 0.0)
+def _rule_entry(rule: tuple[str, Rule]) -> ElementTree.Element:
+    return atom.entry(rule[0], rule_forms.to_xml(*rule), 0.0)
 
 
-def _rule(name: str, value: bool) -> ElementTree.Element:
-    made = atom.element("RuleDescription")
-    chosen = atom.add(made, "Filter", "")
-    chosen.set(_RULE_TYPE, "TrueFilter" if value else "FalseFilter")
-    atom.add(chosen, "SqlExpression", "1=1" if value else "1=0")
-    atom.add(chosen, "CompatibilityLevel", 20)
-    atom.add(made, "Action", "").set(_RULE_TYPE, "EmptyRuleAction")
-    atom.add(made, "CreatedAt", atom.moment(0.0))
-    atom.add(made, "Name", name)
-    return made
-
-
-def _first_rule(body: bytes) -> dict[str, bool] | None:
+def _first_rule(body: bytes) -> dict[str, Rule] | None:
     """The rule that a new subscription asks for; None for the default."""
     found = ElementTree.fromstring(body).find(f".//{{{atom.SERVICE_BUS}}}DefaultRuleDescription")
     if found is None:
         return None
     name = found.findtext(f"{{{atom.SERVICE_BUS}}}Name") or "$Default"
-    return {name: _read_filter(found)}
-
-
-def _read_filter(root: ElementTree.Element) -> bool:
-    """Whether a rule lets everything through, or nothing; the emulator has no others."""
-    found = root.find(f".//{{{atom.SERVICE_BUS}}}Filter")
-    kind = "TrueFilter" if found is None else found.get(_RULE_TYPE, "TrueFilter").rpartition(":")[2]
-    expression = "" if found is None else (found.findtext(f"{{{atom.SERVICE_BUS}}}SqlExpression") or "")
-    action = root.find(f".//{{{atom.SERVICE_BUS}}}Action")
-    if action is not None and action.get(_RULE_TYPE, "EmptyRuleAction").rpartition(":")[2] != "EmptyRuleAction":
-        raise Refusal(Condition.NOT_IMPLEMENTED, "the emulator has no rule actions")
-    if kind == "TrueFilter" or expression.replace(" ", "") == "1=1":
-        return True
-    if kind == "FalseFilter" or expression.replace(" ", "") == "1=0":
-        return False
-    raise Refusal(
-        Condition.NOT_IMPLEMENTED,
-        f"the emulator evaluates no {kind}: its subscriptions get everything (1=1) or nothing (1=0)",
-    )
+    return {name: rule_forms.from_xml(found)}
 
 
 def _read_spec(spec: str) -> tuple[str, dict[str, str]]:

@@ -1,7 +1,7 @@
 """The requests that come over AMQP.
 
 To ``$cbs``: a token. To ``entity/$management``: peek, schedule, renew, settle by token, deferred messages, the state
-of a session.
+of a session, the rules of a subscription.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from kombu_paired.emulator.broker.errors import Condition, Refusal
+from kombu_paired.emulator.broker.errors import Condition, Refusal, missing
 from kombu_paired.emulator.broker.messages import Outcome, delivery_of
+from kombu_paired.emulator.broker.namespace import Namespace
 from kombu_paired.emulator.broker.queues import Queue
-from kombu_paired.emulator.server.tokens import Policies
+from kombu_paired.emulator.server import rule_forms
+from kombu_paired.emulator.server.tokens import Claims, Policies, path_of
 from kombu_paired.emulator.wire.codec import Array
 from kombu_paired.emulator.wire.envelope import Request, timestamp
 
-__all__ = ("RequestDesk",)
+__all__ = ("RequestDesk", "audience_of")
 
 _OK, _EMPTY = 200, 204
 _STATUSES = {
@@ -34,10 +36,10 @@ class Client(Protocol):
     """Who asks.
 
     Attributes:
-        rights: what the tokens that the client put allow it.
+        claims: what the tokens that the client put allow it.
     """
 
-    rights: frozenset[str]
+    claims: Claims
 
 
 class RequestDesk:
@@ -46,27 +48,35 @@ class RequestDesk:
     Arguments:
         find: the queue of a path, to receive from; a topic's inbox, where that is allowed.
         send: stores messages.
+        namespace: which has the rules of subscriptions, and knows what there is.
         policies: the keys of the namespace.
     """
 
     def __init__(
-        self, find: Callable[[str], Queue], send: Callable[[str, list[bytes]], list[int]], policies: Policies
+        self,
+        find: Callable[[str], Queue],
+        send: Callable[[str, list[bytes]], list[int]],
+        namespace: Namespace,
+        policies: Policies,
     ) -> None:
         self._find = find
         self._send = send
+        self._namespace = namespace
         self._policies = policies
 
     def put_token(self, client: Client, entity: str, request: Request) -> Answer:
         """A client shows a token to ``$cbs``."""
         token = request.body
         text = token.decode() if isinstance(token, bytes) else str(token)
-        client.rights = client.rights | self._policies.rights(text)
+        client.claims.add(entity, self._policies.grant(text, entity))
+        if not self._namespace.has(entity):
+            raise missing(str(request.application.get("name")))
         return 202, "Accepted", None
 
     def manage(self, client: Client, entity: str, request: Request) -> Answer:
         """A client asks the ``$management`` of an entity: status, its description, and the body of the answer."""
         operation = _operation(request)
-        self._policies.require(client.rights, "Send" if "schedule" in operation else "Listen")
+        self._policies.require(client.claims, "Send" if "schedule" in operation else "Listen", entity)
         handler = _HANDLERS.get(operation)
         if handler is None:
             raise Refusal(Condition.NOT_IMPLEMENTED, f"the emulator does not have the operation {operation!r}")
@@ -121,12 +131,32 @@ class RequestDesk:
         self._find(entity).set_session_state(body["session-id"], None if state is None else bytes(state))
         return _OK, "OK", None
 
+    def _add_rule(self, entity: str, body: dict[str, Any]) -> Answer:
+        self._namespace.add_rule(entity, body["rule-name"], rule_forms.from_amqp(body["rule-description"]))
+        return _OK, "OK", None
+
+    def _remove_rule(self, entity: str, body: dict[str, Any]) -> Answer:
+        self._namespace.remove_rule(entity, body["rule-name"])
+        return _OK, "OK", None
+
+    def _list_rules(self, entity: str, body: dict[str, Any]) -> Answer:
+        skip, top = int(body.get("skip") or 0), int(body.get("top") or 100)
+        found = sorted(self._namespace.subscription_at(entity).rules.items())[skip : skip + top]
+        if not found:
+            return _EMPTY, "No rules", None
+        return _OK, "OK", {"rules": [rule_forms.to_amqp(name, rule) for name, rule in found]}
+
     def _sessions(self, entity: str, body: dict[str, Any]) -> Answer:
         skip, top = int(body.get("skip") or 0), int(body.get("top") or 100)
         found = self._find(entity).session_ids()[skip : skip + top]
         if not found:
             return _EMPTY, "No sessions", None
         return _OK, "OK", {"skip": skip + len(found), "sessions-ids": found}
+
+
+def audience_of(request: Request) -> str:
+    """The path of the entity that a token is shown for; empty for the namespace."""
+    return path_of(str(request.application.get("name") or ""))
 
 
 def _operation(request: Request) -> str:
@@ -150,4 +180,7 @@ _HANDLERS: dict[str, Callable[[RequestDesk, str, dict[str, Any]], Answer]] = {
     "com.microsoft:get-session-state": RequestDesk._get_state,
     "com.microsoft:set-session-state": RequestDesk._set_state,
     "com.microsoft:get-message-sessions": RequestDesk._sessions,
+    "com.microsoft:add-rule": RequestDesk._add_rule,
+    "com.microsoft:remove-rule": RequestDesk._remove_rule,
+    "com.microsoft:enumerate-rules": RequestDesk._list_rules,
 }

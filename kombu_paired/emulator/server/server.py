@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from kombu_paired.emulator.broker.errors import Condition, Refusal
+from kombu_paired.emulator.broker.errors import missing
 from kombu_paired.emulator.broker.faults import Faults
 from kombu_paired.emulator.broker.namespace import Namespace
 from kombu_paired.emulator.broker.queues import Queue
@@ -17,6 +17,7 @@ from kombu_paired.emulator.server.connection import AmqpConnection
 from kombu_paired.emulator.server.connections import Connections
 from kombu_paired.emulator.server.control import control
 from kombu_paired.emulator.server.deliveries import Deliveries
+from kombu_paired.emulator.server.distance import Road
 from kombu_paired.emulator.server.doors import Doors
 from kombu_paired.emulator.server.http_desk import HttpDesk
 from kombu_paired.emulator.server.management import ManagementApi
@@ -57,7 +58,7 @@ class Server:
         self.faults = Faults()
         self.connections = Connections()
         self.frozen = False
-        self._policies = Policies(settings.policies, clock)
+        self._policies = Policies(settings.policies, clock, settings.token_life)
         self._waiters = Waiters(self.timers)
         self._deliveries = Deliveries(self.timers, self._waiters.offer)
         self._store = Store.open(settings.data) if settings.data is not None else None
@@ -66,13 +67,17 @@ class Server:
         self._links = self._link_maker()
         answer = HttpDesk(self._api, self._policies, self.timers, self.faults, partial(control, self)).answer
         self._speakers = Speakers(settings.host, self.timers, self.faults, self._connect, answer)
-        self._doors = Doors(self._speakers, partial(self.timers.soon, self.connections.pump))
+        self._doors = Doors(
+            self._speakers,
+            partial(self.timers.soon, self.connections.pump),
+            partial(Road, self.timers, settings.latency),
+        )
         self._listener: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._last_round = 0.0
 
     def _link_maker(self) -> LinkMaker:
-        desk = RequestDesk(self._find, self._send, self._policies)
+        desk = RequestDesk(self._find, self._send, self.namespace, self._policies)
         return LinkMaker(
             self.namespace,
             self._policies,
@@ -92,7 +97,7 @@ class Server:
         try:
             await self._start(loop)
         except BaseException:
-            self.stop()
+            await self.stop()
             raise
 
     async def _start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -112,13 +117,14 @@ class Server:
         for spec in self.settings.topics:
             self._api.ensure_topic(spec)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Hang up on everybody, at once, and stop listening."""
         if self._timer is not None:
             self._timer.cancel()
+        self._doors.shut()
+        await _let_in()
         if self._listener is not None:
             self._listener.close()
-        self._doors.abort()
         if self._store is not None:
             self._store.close()
         self._speakers.close()
@@ -150,6 +156,7 @@ class Server:
         now = self.timers.now()
         if now - self._last_round > _ROUND:
             self._last_round = now
+            self.namespace.delete_idle()
             self.connections.keep_house(now)
 
     # ------------------------------------------------------------------------------------- what its parts need of it
@@ -181,6 +188,16 @@ class Server:
         return found if isinstance(found, Queue) else found.inbox
 
     def _gone(self, path: str) -> None:
-        gone = Refusal(Condition.NOT_FOUND, f"The messaging entity {path!r} was deleted.")
+        gone = missing(path)
         self.connections.detach(path, gone)
         self._waiters.gone(path, gone)
+
+
+async def _let_in() -> None:
+    """Wait until nobody is on the doorstep: asyncio forgets such a client's socket when it stops listening."""
+    while True:
+        await asyncio.sleep(0)  # the loop lets in who knocked, and closes the sockets that were aborted
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if not others:
+            return
+        await asyncio.wait(others)

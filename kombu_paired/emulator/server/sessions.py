@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from kombu_paired.emulator.broker.errors import Condition, Refusal
+from kombu_paired.emulator.broker.errors import Refusal, idle
 from kombu_paired.emulator.broker.faults import Faults
+from kombu_paired.emulator.server.tokens import Claims
 from kombu_paired.emulator.wire import frames
 from kombu_paired.emulator.wire.codec import Described
 from kombu_paired.emulator.wire.frames import Attach, Begin, Detach, Disposition, Flow, Transfer
@@ -27,14 +28,14 @@ class Carrier(Protocol):
     """The connection, as its sessions and links know it.
 
     Attributes:
-        rights: what the tokens that the client put allow it.
+        claims: what the tokens that the client put allow it.
         faults: those of the emulator.
         peer_frame_size: bytes, the largest frame that the client takes.
         last_heard: when something came in, seconds since 1970.
         over: whether it has ended.
     """
 
-    rights: frozenset[str]
+    claims: Claims
     faults: Faults
     peer_frame_size: int
     last_heard: float
@@ -183,7 +184,10 @@ class Link:
 
     Attributes:
         address: the path that the client attached to.
+        right: what one must be allowed to do there.
     """
+
+    right = "Listen"
 
     def __init__(self, session: AmqpSession, attach: Attach, address: str) -> None:
         self.session = session
@@ -214,9 +218,25 @@ class Link:
             error = frames.amqp_error(refusal.condition, refusal.description)
             self.session.send(Detach(self.handle, True, error))
 
+    @property
+    def is_for_cbs(self) -> bool:
+        """Whether tokens are shown on it."""
+        return self.address.lower() == "$cbs"
+
+    @property
+    def is_for_requests(self) -> bool:
+        """Whether it is a link to ``$cbs`` or to the ``$management`` of an entity."""
+        return self.address.lower().rpartition("/")[2] in ("$cbs", "$management")
+
+    def is_of(self, path: str) -> bool:
+        """Whether it is a link to an entity, its dead letters, its management or a subscription of it."""
+        mine, path = self.address.lower(), path.lower().strip("/")
+        return mine == path or mine.startswith((f"{path}/$", f"{path}/subscriptions/"))
+
     def keep_house(self, now: float, patience: float) -> None:
-        """End the link to an entity when it has been idle for more than so many seconds; 0: never."""
-        if self.address.lower() == "$cbs":
-            return
-        if patience and now - self.last_used > patience:
-            self.detach(Refusal(Condition.DETACH_FORCED, f"The link was idle for more than {patience:g} s."))
+        """End the link to an entity when it has been idle for more than so many seconds; 0: never.
+
+        Messages that its client works on do not keep it alive, nor does credit, nor the renewal of locks.
+        """
+        if not self.is_for_cbs and patience and now - self.last_used > patience:
+            self.detach(idle(self.address, patience))

@@ -20,6 +20,8 @@ class Settings:
         max_message_size: bytes, of one message or batch.
         connection_idle: seconds until a silent connection is closed; 0: never.
         link_idle: seconds until an unused link is closed; 0: never.
+        token_life: seconds that a token is good for after it was shown, at most; 0: as long as it says.
+        latency: seconds that everything takes on its way to the emulator, and as many on its way back.
         name: of the namespace.
         queues, topics: what is there from the start, as :class:`.Emulator` takes them.
     """
@@ -31,6 +33,8 @@ class Settings:
     max_message_size: int = 256 * 1024
     connection_idle: float = 240.0
     link_idle: float = 600.0
+    token_life: float = 0.0
+    latency: float = 0.0
     name: str = "emulator"
     queues: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()

@@ -23,6 +23,11 @@ class Timers:
         """Before this, what is to be done soon is not done: there are no clients yet."""
         self._loop = loop
 
+    def time(self) -> float:
+        """Seconds that only pass."""
+        assert self._loop is not None
+        return self._loop.time()
+
     def soon(self, action: Callable[[], None]) -> None:
         """Run it when the event loop comes round."""
         if self._loop is not None:

@@ -35,6 +35,7 @@ __all__ = (
 BATCH_FORMAT = 0x80013700
 
 _HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION, _DATA, _SEQUENCE, _VALUE, _FOOTER = range(0x70, 0x79)
+_PROPERTIES_FOLLOW = b"\x00\x53\x73"
 _U32 = struct.Struct(">I")
 
 
@@ -90,6 +91,19 @@ class Envelope(NamedTuple):
         """The application properties, decoded."""
         start, end = self.application
         return decode(self.bare, start + 3)[0] or {} if end > start else {}
+
+    def properties(self) -> list[Any]:
+        """The properties, decoded: thirteen, None where there is none."""
+        values = decode(self.bare, 3)[0] if self.bare[:3] == _PROPERTIES_FOLLOW else []
+        return [*values, *[None] * 13][:13]
+
+    def with_message_id(self, message_id: str) -> Envelope:
+        """The same message with an id."""
+        end = decode(self.bare, 3)[1] if self.bare[:3] == _PROPERTIES_FOLLOW else 0
+        section = _PROPERTIES_FOLLOW + encode([message_id, *self.properties()[1:]] if end else [message_id])
+        moved = len(section) - end
+        application = (self.application[0] + moved, self.application[1] + moved)
+        return self._replace(bare=section + self.bare[end:], application=application, message_id=message_id)
 
     def with_application_properties(self, extra: dict[str, Any]) -> Envelope:
         """The same message with more application properties."""

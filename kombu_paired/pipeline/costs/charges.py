@@ -1,8 +1,8 @@
 """What a month of messages costs, in operations of Azure Service Bus. Pure.
 
 Service Bus charges every call as an operation, in steps of 64 KB; a message that is received in peek-lock mode costs
-its receive and its complete; an empty receive, a lock renewal and a ping are operations, too. So a message that goes
-straight costs three, and one that takes the detour six::
+its receive and its complete; an empty receive, a lock renewal, a ping and a heartbeat of Celery's are operations, too.
+So a message that goes straight costs three, and one that takes the detour six::
 
     direct     send_to_primary                                                    receive, complete at the primary
     diverted   send_to_backlog, receive and complete in the backlog, send_home,   receive, complete at the primary
@@ -16,6 +16,8 @@ import math
 from dataclasses import dataclass
 
 __all__ = (
+    "CONSUME",
+    "HEARTBEAT",
     "HOURS_OF_MONTH",
     "LOCK_MS",
     "STAGES",
@@ -23,8 +25,12 @@ __all__ = (
     "Load",
     "Outages",
     "Syphons",
+    "Workers",
     "diverted_of_month",
+    "heartbeats",
+    "idle_consumes",
     "idle_receives",
+    "of_idle_hour",
     "of_message",
     "of_month",
     "steps",
@@ -34,6 +40,10 @@ __all__ = (
 STEP = 64 * 1024
 #: A worker holds a lock for so many milliseconds before it renews it (docs/architecture.md, rule 2).
 LOCK_MS = 60_000
+#: Seconds between two heartbeats of a worker, as Celery has it.
+HEARTBEAT = 2.0
+#: Seconds after which a consumer whose queue is empty asks again.
+CONSUME = 60.0
 #: A month, as the documents count it: 30 days.
 HOURS_OF_MONTH = 30 * 24
 _DAY = 86400.0
@@ -49,6 +59,8 @@ STAGES = (
     "complete_at_primary",
     "lock_renewal",
     "ping",
+    "heartbeat",
+    "idle_consume",
     "idle_receive",
 )
 
@@ -137,6 +149,27 @@ class Syphons:
         _require(self.poll > 0, "poll must be above 0", self.poll)
 
 
+@dataclass(frozen=True)
+class Workers:
+    """Celery workers, and what they do while there is nothing to do.
+
+    Attributes:
+        count: how many there are.
+        queues: how many each consumes from.
+        heartbeat: seconds between two heartbeats of a worker, which are events; 0: they are turned off.
+        remote_control: each has a subscription of its own besides, which it consumes from, too.
+    """
+
+    count: int = 1
+    queues: int = 1
+    heartbeat: float = HEARTBEAT
+    remote_control: bool = True
+
+    def __post_init__(self) -> None:
+        _require(self.count >= 0 and self.queues >= 0, "count and queues of workers must not be negative", "")
+        _require(0 <= self.heartbeat < math.inf, "heartbeat must not be negative", self.heartbeat)
+
+
 def steps(size: int) -> int:
     """Operations that carrying ``size`` bytes once takes; an empty message takes one."""
     return max(1, -(-size // STEP))
@@ -164,11 +197,39 @@ def of_message(size: int, *, diverted: bool) -> dict[str, int]:
 
 def idle_receives(syphons: Syphons, hours: float) -> int:
     """Receives of backlog queues that stay empty for so many hours: 10 queues, polls of 15 minutes: 40 an hour."""
-    polls = math.floor(hours * 3600 / syphons.poll * (1 + 1e-12))
-    return syphons.backlog_queues * syphons.count * polls
+    return syphons.backlog_queues * syphons.count * _times(hours, syphons.poll)
 
 
-def of_month(load: Load, outages: Outages, syphons: Syphons) -> dict[str, int]:
+def heartbeats(workers: Workers, hours: float) -> int:
+    """Heartbeats of so many hours, each of which is a send: 1,800 an hour for each worker, with the defaults."""
+    return workers.count * _times(hours, workers.heartbeat) if workers.heartbeat else 0
+
+
+def idle_consumes(workers: Workers, hours: float) -> int:
+    """Receives of so many hours that find nothing: 60 an hour for each queue of a worker, and as many for the remote
+    control. A worker that is busy makes fewer.
+    """
+    return workers.count * (workers.queues + workers.remote_control) * _times(hours, CONSUME)
+
+
+def of_idle_hour(syphons: Syphons, workers: Workers) -> dict[str, int]:
+    """Operations, by stage, of an hour in which nothing is sent."""
+    return _of_idle(syphons, workers, 1)
+
+
+def _of_idle(syphons: Syphons, workers: Workers, hours: float) -> dict[str, int]:
+    return {
+        "heartbeat": heartbeats(workers, hours),
+        "idle_consume": idle_consumes(workers, hours),
+        "idle_receive": idle_receives(syphons, hours),
+    }
+
+
+def _times(hours: float, seconds: float) -> int:
+    return math.floor(hours * 3600 / seconds * (1 + 1e-12))
+
+
+def of_month(load: Load, outages: Outages, syphons: Syphons, workers: Workers) -> dict[str, int]:
     """Operations of 30 days by stage, all of :data:`STAGES`, in their order.
 
     Messages that come home in the next month are counted in this one, where they were diverted.
@@ -181,7 +242,7 @@ def of_month(load: Load, outages: Outages, syphons: Syphons) -> dict[str, int]:
             total[stage] += count * operations
     total["lock_renewal"] = math.ceil(messages * load.renewals_per_message)
     total["ping"] = math.ceil(outages.per_month * outages.pings_of_one * outages.entities * outages.processes)
-    total["idle_receive"] = idle_receives(syphons, HOURS_OF_MONTH)
+    total |= _of_idle(syphons, workers, HOURS_OF_MONTH)
     return total
 
 

@@ -52,6 +52,8 @@ class Facts:
         balance: of :func:`kombu_paired.pipeline.tables.messages.balance`.
         since, until: microseconds since 1970, UTC, of the first and last thing that happened to a message.
         came_home: diverted messages that were syphoned.
+        late_s: ``median``, ``p95`` and ``longest`` of the tasks that workers which stood in ran, in seconds; None where
+            there are none. How many they are is ``ran_meanwhile`` of the balance.
         in_backlog: messages by their time in the backlog, one count for each of :data:`BINS` and one more.
         backlog_s: ``median``, ``p95`` and ``longest``, in seconds; None where nothing has left the backlog.
         outages: the largest, in order of time. outages_all, outages_of_entities: how many there are.
@@ -69,6 +71,7 @@ class Facts:
     came_home: int = 0
     in_backlog: list[int] = field(default_factory=lambda: [0] * (len(BINS) + 1))
     backlog_s: dict[str, float | None] = field(default_factory=dict)
+    late_s: dict[str, float | None] = field(default_factory=dict)
     outages: list[Outage] = field(default_factory=list)
     outages_all: int = 0
     outages_of_entities: int = 0
@@ -108,7 +111,7 @@ def _rows(table: DataFrame) -> list[Row]:
 
 def _take_messages(facts: Facts, messages: DataFrame) -> None:
     [facts.balance] = _rows(balance(messages))
-    moments = ("delivered_at", "consumed_at", "diverted_at", "syphoned_at", "dead_lettered_at")
+    moments = ("delivered_at", "consumed_at", "diverted_at", "syphoned_at", "handed_out_at", "dead_lettered_at")
     [span] = _rows(messages.agg(F.min("first_sent_at").alias("since"), F.max(F.greatest(*moments)).alias("until")))
     facts.since, facts.until = span["since"], span["until"]
     diverted = messages.where(F.col("diverted_at").isNotNull())
@@ -123,9 +126,13 @@ def _take_messages(facts: Facts, messages: DataFrame) -> None:
             F.percentile_approx("backlog_s", 0.5).alias("median"),
             F.percentile_approx("backlog_s", 0.95).alias("p95"),
             F.max("backlog_s").alias("longest"),
+            F.percentile_approx("late_s", 0.5).alias("late_median"),
+            F.percentile_approx("late_s", 0.95).alias("late_p95"),
+            F.max("late_s").alias("late_longest"),
         )
     )
     facts.came_home = known.pop("came_home")
+    facts.late_s = {name: known.pop(f"late_{name}") for name in ("median", "p95", "longest")}
     facts.backlog_s = known
 
 
@@ -181,7 +188,8 @@ def _take_entities(shown: Sequence[Outage], outages: DataFrame, windows: DataFra
 
 
 def _take_curves(shown: Sequence[Outage], messages: DataFrame, windows: DataFrame) -> None:
-    at, left = F.unix_micros("diverted_at"), F.unix_micros(F.coalesce("syphoned_at", "dead_lettered_at"))
+    out = F.coalesce(F.least("syphoned_at", "handed_out_at"), "dead_lettered_at")
+    at, left = F.unix_micros("diverted_at"), F.unix_micros(out)
     diverted = messages.where(F.col("diverted_at").isNotNull()).select("pairing", at.alias("at"), left.alias("left"))
     met = diverted.join(windows, "pairing", "inner").where(F.col("at").between(F.col("first"), F.col("until")))
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kombu_paired.pipeline.costs.charges import STAGES
 from kombu_paired.pipeline.page.facts import BINS, Facts, Outage, Row
 from kombu_paired.pipeline.page.markup import Markup, element, joined
 from kombu_paired.pipeline.page.plots import bar, legend, settings_plot, timeline
@@ -25,12 +24,14 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 FATES = {
     "direct": ("went straight", "The primary took it."),
     "recovered": ("came home", "It took the detour through the backlog, and the syphon brought it to the primary."),
+    "stood-in": ("ran meanwhile", "Workers that stood in ran it, while the primary was away."),
     "waiting": ("wait in the backlog", "Stored in a backlog queue, and not brought home yet. A syphon will."),
     "dead-lettered": ("dead letters", "They can never be delivered; they are in the dead letters of a backlog queue."),
     "expired": ("expired", "Their own time to live ran out in the backlog."),
     "duplicated": ("delivered twice", "More copies arrived than were sent. Tasks that must run once should check."),
     "unknown": ("not accepted", "The caller got an error, or the journal that knew more is not there."),
 }
+#: Those of which a journal tells.
 STAGE_WORDS = {
     "send_to_primary": "sends straight to the primary",
     "send_to_backlog": "sends to a backlog queue",
@@ -41,6 +42,7 @@ STAGE_WORDS = {
     "complete_at_primary": "completes by workers",
     "lock_renewal": "lock renewals by workers",
     "ping": "pings of what was down",
+    "heartbeat": "heartbeats of workers",
     "idle_receive": "polls of empty backlog queues",
 }
 PROBLEMS = {
@@ -125,6 +127,8 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], caption: st
 def _numbers(facts: Facts) -> list[tuple[int, str]]:
     balance = facts.balance
     numbers = [(balance["accepted"], "sent"), (balance["diverted"], "diverted"), (facts.came_home, "recovered")]
+    if balance["ran_meanwhile"]:
+        numbers.append((balance["ran_meanwhile"], "ran meanwhile"))
     if balance["waiting"]:
         numbers.append((balance["waiting"], "still in the backlog"))
     return [*numbers, (balance["lost"], "lost")]
@@ -216,6 +220,7 @@ def _outage(outage: Outage) -> Markup:
         ("recovered", count(row["messages_recovered"])),
         ("dead letters", count(row["messages_dead_lettered"])),
         *((("waiting", count(row["messages_waiting"])),) if row["messages_waiting"] else ()),
+        *_ran_meanwhile(row),
     )
     return element(
         "article",
@@ -225,6 +230,14 @@ def _outage(outage: Outage) -> Markup:
         more,
         element("dl", *(element("div", element("dt", name), element("dd", value)) for name, value in facts)),
     )
+
+
+def _ran_meanwhile(row: Row) -> tuple[tuple[str, str], ...]:
+    """Where workers stood in."""
+    if not row["messages_ran_meanwhile"]:
+        return ()
+    late = f"{duration(row['late_median_s'])} (95 of 100: {duration(row['late_p95_s'])})"
+    return (("ran meanwhile", count(row["messages_ran_meanwhile"])), ("these were done after", late))
 
 
 # -- time in the backlog ----------------------------------------------------------------------------------------------
@@ -247,8 +260,19 @@ def _time_in_backlog(facts: Facts) -> Markup:
         (name, bar(number / most, COLOURS["backlog"]), count(number))
         for name, number in zip(names, facts.in_backlog, strict=True)
     ]
-    return _section(
-        "backlog", "Time in the backlog", _paragraph(text), _table(("time", "", "messages"), rows, "", "bars")
+    table = _table(("time", "", "messages"), rows, "", "bars")
+    return _section("backlog", "Time in the backlog", _paragraph(text), _standing_in(facts), table)
+
+
+def _standing_in(facts: Facts) -> Markup | str:
+    """How late the tasks were that did not wait for the primary."""
+    number, late = facts.balance["ran_meanwhile"], facts.late_s
+    if not number:
+        return ""
+    return _paragraph(
+        f"{counted(number, 'task')} ran while the primary was away, on workers that stood in: half within "
+        f"{duration(late['median'])} of being sent, 95 of 100 within {duration(late['p95'])}, the last after "
+        f"{duration(late['longest'])}."
     )
 
 
@@ -260,9 +284,9 @@ def _cost(facts: Facts) -> Markup:
     most = max((operations for operations, _ in facts.stages.values()), default=0) or 1
     sheet = facts.sheet
     rows = []
-    for stage in STAGES:
+    for stage, words in STAGE_WORDS.items():
         operations, paid = facts.stages.get(stage, (0, None))
-        row = [STAGE_WORDS[stage], bar(operations / most), count(operations)]
+        row = [words, bar(operations / most), count(operations)]
         rows.append([*row, money(paid or 0.0, "")] if sheet else row)
     columns = ["stage", "", "operations", *([sheet.currency] if sheet else [])]
     text = (

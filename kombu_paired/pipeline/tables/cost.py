@@ -4,19 +4,21 @@ The rules are those of the pure model, :mod:`kombu_paired.pipeline.costs.charges
 of 64 KB; an empty receive and a ping are operations, too. Here nothing is estimated that an event tells:
 
 ====================  ======================================================================================
-send_to_primary       ``sent``, by its size
+send_to_primary       ``sent``, by its size; but heartbeats
 send_to_backlog       ``diverted``, by its size in the backlog
 receive_from_backlog  ``received_from_backlog``, by its size in the backlog
-complete_in_backlog   ``syphoned``, ``dead_lettered``, ``abandoned``: each settles a message, which is one call
-send_home             ``syphoned``, by its size in the backlog
+complete_in_backlog   ``syphoned``, ``handed_out``, ``dead_lettered``, ``abandoned``: each settles a message
+send_home             ``syphoned``, or ``handed_out`` to workers that stand in, by its size in the backlog
 receive_from_primary  ``consumed``, by the size of the message
 complete_at_primary   ``consumed``
 lock_renewal          ``consumed`` after more than one lock's duration: a renewal for each further one
 ping                  ``ping``; one that did not reach the namespace (``unreachable``) is not charged
+heartbeat             ``sent``, of a heartbeat of Celery's
 idle_receive          ``polled`` that found no message
 ====================  ======================================================================================
 
-A send that failed is not counted: most of them did not reach the namespace, and nobody knows it of the others.
+A send that failed is not counted: most of them did not reach the namespace, and nobody knows it of the others. Nor are
+receives of workers that found nothing, of which nothing tells.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kombu_paired.pipeline.costs.charges import HOURS_OF_MONTH, LOCK_MS, STAGES, STEP
+from kombu_paired.pipeline.costs.charges import HOURS_OF_MONTH, LOCK_MS, STEP
 from kombu_paired.pipeline.costs.prices import PriceSheet
 
 __all__ = ("COST_COLUMNS", "cost", "heavy")
@@ -38,11 +40,14 @@ TELLING = (
     "diverted",
     "received_from_backlog",
     "syphoned",
+    "handed_out",
     "abandoned",
     "dead_lettered",
     "polled",
     "ping",
 )
+#: How an entity ends that gets heartbeats of workers: Celery sends them to its exchange of events, whatever its name.
+HEARTBEATS = "/worker.heartbeat"
 #: A poll that found nothing.
 EMPTY = "0 messages"
 DAY = 24 * 3600 * 1_000_000
@@ -95,7 +100,9 @@ def heavy(events: DataFrame, messages: DataFrame) -> DataFrame:
     is_large = _steps() > 1
     one = F.lit(1).cast("bigint")
     sent = messages.where(is_large).select("message_id", _steps().alias("steps"), one.alias("backlog_steps"))
-    stored = events.where(F.col("event").isin("diverted", "syphoned") & F.col("message_id").isNotNull() & is_large)
+    stored = events.where(
+        F.col("event").isin("diverted", "syphoned", "handed_out") & F.col("message_id").isNotNull() & is_large
+    )
     both = sent.unionByName(stored.select("message_id", one.alias("steps"), _steps().alias("backlog_steps")))
     return both.groupBy("message_id").agg(F.max("steps").alias("steps"), F.max("backlog_steps").alias("backlog_steps"))
 
@@ -133,21 +140,22 @@ def _by_stage(summed: DataFrame) -> DataFrame:
     """begin, pairing, entity, stage, operations: a row for each stage, at the entity that it was on."""
     calls, steps, paid = F.col("calls"), F.col("steps"), F.col("calls") - F.col("free")
     own, backlog = F.col("entity"), _backlog_queue()
+    is_heartbeat = F.col("entity").endswith(HEARTBEATS)
     told: dict[str, tuple[tuple[str, ...], Column, Column]] = {
-        "send_to_primary": (("sent",), steps, own),
+        "send_to_primary": (("sent",), F.when(~is_heartbeat, steps).otherwise(0), own),
         "send_to_backlog": (("diverted",), steps, backlog),
         "receive_from_backlog": (("received_from_backlog",), calls, backlog),
-        "complete_in_backlog": (("syphoned", "dead_lettered", "abandoned"), calls, backlog),
-        "send_home": (("syphoned",), steps, own),
+        "complete_in_backlog": (("syphoned", "handed_out", "dead_lettered", "abandoned"), calls, backlog),
+        "send_home": (("syphoned", "handed_out"), steps, own),
         "receive_from_primary": (("consumed",), calls, own),
         "complete_at_primary": (("consumed",), calls, own),
         "lock_renewal": (("consumed",), F.col("renewals"), own),
         "ping": (("ping",), paid, own),
+        "heartbeat": (("sent",), F.when(is_heartbeat, steps).otherwise(0), own),
         "idle_receive": (("polled",), paid, own),
     }
     rows = []
-    for stage in STAGES:
-        events, operations, entity = told[stage]
+    for stage, (events, operations, entity) in told.items():
         counted = F.when(F.col("event").isin(*events), operations).otherwise(0)
         rows.append(F.struct(entity.alias("entity"), F.lit(stage).alias("stage"), counted.alias("operations")))
     return summed.select("begin", "pairing", F.explode(F.array(*rows)).alias("of")).select("begin", "pairing", "of.*")

@@ -16,34 +16,53 @@ __all__ = ("FATES", "MESSAGE_COLUMNS", "SPARK_SETTINGS", "balance", "messages", 
 SPARK_SETTINGS = {"spark.sql.execution.bypassPartialAggregation": "true"}
 
 #: Events that name the message's destination.
-TO_DESTINATION = ("sent", "send_failed", "diverted", "backlog_unavailable", "syphoned")
+TO_DESTINATION = ("sent", "send_failed", "diverted", "backlog_unavailable", "syphoned", "handed_out")
 #: Events that know the message's size as the application sent it.
 AS_SENT = ("sent", "send_failed", "backlog_unavailable")
 #: Why a message is dead-lettered whose time ran out.
 EXPIRED = "TTLExpiredException"
 
-#: What is counted of a message. ``dead_lettered`` are those that did not expire; ``expired`` are the others.
+#: The route of what happens at a stand-in queue.
+STAND_IN = "stand-in"
+#: What is counted of a message. ``dead_lettered`` are those that did not expire; ``expired`` are the others. What
+#: happens to a message in a stand-in queue is counted apart: it ran there, came home from there, or died there.
 KINDS = (
     "sent",
     "consumed",
+    "ran_there",
     "diverted",
     "syphoned",
+    "syphoned_there",
+    "handed_out",
     "dead_lettered",
+    "dead_lettered_there",
     "expired",
+    "expired_there",
     "send_failed",
     "backlog_unavailable",
-    "received_from_backlog",
-    "abandoned",
+    "in_backlog",
 )
-#: Of which the first time is asked for, too.
-TIMED = ("sent", "consumed", "diverted", "syphoned", "dead_lettered")
+#: How it is called what an event says of a stand-in queue.
+THERE = {"consumed": "ran_there", "syphoned": "syphoned_there", "dead_lettered": "dead_lettered_there"}
+#: Events that tell no more than that a message was in the backlog.
+IN_BACKLOG = ("received_from_backlog", "abandoned")
+#: Of which the first time is asked for, too: name -> kinds.
+TIMED = {
+    "sent": ("sent",),
+    "consumed": ("consumed", "ran_there"),
+    "ran_there": ("ran_there",),
+    "diverted": ("diverted",),
+    "syphoned": ("syphoned", "syphoned_there"),
+    "handed_out": ("handed_out",),
+    "dead_lettered": ("dead_lettered", "dead_lettered_there", "expired", "expired_there"),
+}
 #: Each number that Spark sums costs as much as three counts of up to two million in the digits of one.
 DIGIT, PER_NUMBER = 21, 3
 #: Added to what counts only where there is nothing better: the least is then the best. No size reaches it.
 SECOND_CHOICE = 1 << 48
 
 #: What can have become of a message.
-FATES = ("direct", "recovered", "waiting", "dead-lettered", "expired", "duplicated", "unknown")
+FATES = ("direct", "recovered", "stood-in", "waiting", "dead-lettered", "expired", "duplicated", "unknown")
 
 MESSAGE_COLUMNS = (
     "message_id",
@@ -55,10 +74,12 @@ MESSAGE_COLUMNS = (
     "backlog_queue",
     "diverted_at",
     "syphoned_at",
+    "handed_out_at",
     "dead_lettered_at",
     "delivered_at",
     "consumed_at",
     "backlog_s",
+    "late_s",
     "sends",
     "copies_delivered",
     "failed_tries",
@@ -85,16 +106,21 @@ def messages(events: DataFrame, known_places: DataFrame | None = None) -> DataFr
         pairing, entity    string     where it was to go; null where nobody says
         first_sent_at      timestamp  when the application sent it for the first time
         bytes              bigint     its size
-        route              string     ``primary``, ``backlog``, ``both``; null for neither
+        route              string     ``primary``, ``backlog``, ``stand-in`` (from the backlog to workers that stood
+                                      in), ``both`` (the primary and one of these); null for none
         backlog_queue      int        the first of the backlog queues that it was in
         diverted_at        timestamp  when it was stored in a backlog queue
         syphoned_at        timestamp  when the syphon had delivered it
+        handed_out_at      timestamp  when it was handed out to workers that stood in
         dead_lettered_at   timestamp
-        delivered_at       timestamp  when the primary had it
+        delivered_at       timestamp  when the primary had it, or workers that stood in
         consumed_at        timestamp  when a worker had finished it
         backlog_s          double     seconds in the backlog
+        late_s             double     seconds from its first send until a worker that stood in had finished it; null
+                                      where none had
         sends              bigint     times that a namespace took it from the application
-        copies_delivered   bigint     times that the primary got it, or that it was consumed, whichever is more
+        copies_delivered   bigint     times that the primary or workers that stood in got it, or that it was
+                                      consumed, whichever is more; one that came home from there is the same
         failed_tries       bigint     sends to the primary that failed
         caller_errors      bigint     sends of which the caller got an error
         maybe_duplicate    boolean    the primary may have it besides
@@ -133,9 +159,12 @@ def _as_numbers(events: DataFrame, places: DataFrame) -> DataFrame:
     """message_id, and for the rest numbers; ``kind`` is an index of :data:`KINDS`."""
     event = F.col("event")
     is_expired = (event == "dead_lettered") & F.col("detail").eqNullSafe(EXPIRED)
-    kind = F.when(is_expired, KINDS.index("expired"))
+    is_there = F.col("route").eqNullSafe(STAND_IN)
+    kind = F.when(is_expired, F.when(is_there, KINDS.index("expired_there")).otherwise(KINDS.index("expired")))
+    for name, there in THERE.items():
+        kind = kind.when((event == name) & is_there, KINDS.index(there))
     for number, name in enumerate(KINDS):
-        kind = kind.when(event == name, number)
+        kind = kind.when(event.isin(*IN_BACKLOG) if name == "in_backlog" else event == name, number)
     queue = F.when(F.col("route").startswith("backlog/"), F.substring("route", len("backlog/") + 1, 10).try_cast("int"))
     place, size = F.col("place").cast("bigint"), F.col("bytes")
     return events.join(F.broadcast(places), ["pairing", "entity"], "left").select(
@@ -145,7 +174,7 @@ def _as_numbers(events: DataFrame, places: DataFrame) -> DataFrame:
         "first_attempt",
         F.when(event.isin(*TO_DESTINATION), place).when(event == "consumed", place + SECOND_CHOICE).alias("place"),
         F.when(event.isin(*AS_SENT), size)
-        .when(event.isin("diverted", "syphoned"), size + SECOND_CHOICE)
+        .when(event.isin("diverted", "syphoned", "handed_out"), size + SECOND_CHOICE)
         .alias("bytes"),
         queue.alias("queue"),
         F.coalesce("maybe_duplicate", F.lit(False)).alias("maybe_duplicate"),
@@ -168,8 +197,10 @@ def _gathered(events: DataFrame) -> DataFrame:
         F.min("time").alias("first_event"),
         F.min("queue").alias("backlog_queue"),
         F.max("maybe_duplicate").alias("maybe_duplicate"),
-        *(F.min(F.when(kind == KINDS.index(name), F.col("time"))).alias(f"{name}_time") for name in TIMED),
-        F.min(F.when(kind == KINDS.index("expired"), F.col("time"))).alias("expired_time"),
+        *(
+            F.min(F.when(kind.isin(*map(KINDS.index, kinds)), F.col("time"))).alias(f"{name}_time")
+            for name, kinds in TIMED.items()
+        ),
         *(counts(first).alias(f"counts_{first}") for first in numbers),
     )
     counted = {
@@ -177,11 +208,7 @@ def _gathered(events: DataFrame) -> DataFrame:
         for first in numbers
         for place, name in enumerate(KINDS[first : first + PER_NUMBER])
     }
-    return gathered.withColumns(
-        counted
-        | {name: F.col(name) % SECOND_CHOICE for name in ("place", "bytes")}
-        | {"dead_lettered_time": F.least("dead_lettered_time", "expired_time")}
-    )
+    return gathered.withColumns(counted | {name: F.col(name) % SECOND_CHOICE for name in ("place", "bytes")})
 
 
 def _in_order_of_causes(gathered: DataFrame) -> DataFrame:
@@ -192,27 +219,33 @@ def _in_order_of_causes(gathered: DataFrame) -> DataFrame:
         at = F.col(f"{kind}_time")
         return F.when(at.isNotNull(), F.greatest(at, diverted, first))
 
-    syphoned, dead = F.col("syphoned_end"), F.col("dead_lettered_end")
+    dead, left = F.col("dead_lettered_end"), F.least("syphoned_end", "handed_out_end")
     cause = F.when(~F.col("maybe_duplicate"), F.col("delivered_end"))
     consumed = F.when(F.col("consumed_time").isNotNull(), F.greatest("consumed_time", "first_sent", cause))
+    ran_there = F.greatest("ran_there_time", "first_sent", "handed_out_end")
     skew = F.greatest(
         F.lit(0),
         diverted - F.col("syphoned_time"),
+        diverted - F.col("handed_out_time"),
         diverted - F.col("dead_lettered_time"),
         first - F.col("consumed_time"),
     )
     return (
-        gathered.withColumns({f"{kind}_end": after_causes(kind) for kind in ("syphoned", "dead_lettered")})
-        .withColumn("delivered_end", F.least("sent_time", "syphoned_end"))
+        gathered.withColumns(
+            {f"{kind}_end": after_causes(kind) for kind in ("syphoned", "handed_out", "dead_lettered")}
+        )
+        .withColumn("delivered_end", F.least("sent_time", "syphoned_end", "handed_out_end"))
         .withColumns(
             {
                 "first_sent_at": F.timestamp_micros("first_sent"),
                 "diverted_at": F.timestamp_micros("diverted_time"),
                 "syphoned_at": F.timestamp_micros("syphoned_end"),
+                "handed_out_at": F.timestamp_micros("handed_out_end"),
                 "dead_lettered_at": F.timestamp_micros("dead_lettered_end"),
                 "delivered_at": F.timestamp_micros("delivered_end"),
                 "consumed_at": F.timestamp_micros(consumed),
-                "backlog_s": (F.coalesce(syphoned, dead) - diverted) / 1e6,
+                "backlog_s": (F.coalesce(left, dead) - diverted) / 1e6,
+                "late_s": F.when(F.col("ran_there_time").isNotNull(), ran_there - first) / 1e6,
                 "skew_s": skew / 1e6,
                 "day": F.to_date(F.timestamp_micros(F.coalesce("first_sent", "first_event"))),
             }
@@ -222,25 +255,33 @@ def _in_order_of_causes(gathered: DataFrame) -> DataFrame:
 
 def _with_fate(gathered: DataFrame) -> DataFrame:
     sent, diverted, syphoned = F.col("n_sent"), F.col("n_diverted"), F.col("n_syphoned")
-    rejected, expired, copies = F.col("n_dead_lettered"), F.col("n_expired"), F.col("copies_delivered")
-    is_owed = copies < F.greatest(F.col("sends"), F.lit(1))
-    may_be_there = F.col("maybe_duplicate")
+    ran, ran_there, back = F.col("n_consumed"), F.col("n_ran_there"), F.col("n_syphoned_there")
+    died_there = F.col("n_dead_lettered_there") + F.col("n_expired_there")
+    rejected = F.col("n_dead_lettered") + F.col("n_dead_lettered_there")
+    expired = F.col("n_expired") + F.col("n_expired_there")
+    # Whatever ran, came home or died there was handed out, whether or not a journal has that, too.
+    there = F.greatest(F.col("n_handed_out"), ran_there + back + died_there)
+    arrived = sent + syphoned + there - died_there
+    sends, copies = sent + diverted, F.greatest(arrived, ran + ran_there)
+    owed = F.greatest(sends, F.lit(1))
+    left = syphoned + there - died_there + rejected + expired
+    has_stood_in = (ran_there > 0) | ((there > back + died_there) & (ran == 0))
     fate = (
-        F.when(copies > F.greatest(F.col("sends"), F.lit(1)), "duplicated")
-        .when((diverted > syphoned + rejected + expired) & (may_be_there | (copies < F.col("sends"))), "waiting")
-        .when((rejected > 0) & is_owed, "dead-lettered")
-        .when((expired > 0) & is_owed, "expired")
-        .when(diverted + syphoned > 0, "recovered")
+        F.when(copies > owed, "duplicated")
+        .when((diverted > left) & (F.col("maybe_duplicate") | (copies < sends)), "waiting")
+        .when((rejected > 0) & (copies < owed), "dead-lettered")
+        .when((expired > 0) & (copies < owed), "expired")
+        .when(has_stood_in, "stood-in")
+        .when(diverted + syphoned + there > 0, "recovered")
         .when(sent > 0, "direct")
         .otherwise("unknown")
     )
-    in_backlog = diverted + syphoned + rejected + expired + F.col("n_received_from_backlog") + F.col("n_abandoned") > 0
-    route = (
-        F.when((sent > 0) & in_backlog, "both").when(sent > 0, "primary").when(in_backlog, "backlog").otherwise(None)
-    )
+    was_in_backlog = diverted + left + F.col("n_in_backlog") > 0
+    detour = F.when(there > 0, STAND_IN).when(was_in_backlog, "backlog")
+    route = F.when(sent > 0, F.when(was_in_backlog, "both").otherwise("primary")).otherwise(detour)
     return (
-        gathered.withColumn("sends", sent + diverted)
-        .withColumn("copies_delivered", F.greatest(sent + syphoned, F.col("n_consumed")))
+        gathered.withColumn("sends", sends)
+        .withColumn("copies_delivered", copies)
         .withColumn("route", route)
         .withColumn("fate", fate)
         .withColumn("failed_tries", F.col("n_send_failed"))
@@ -254,7 +295,7 @@ def balance(messages: DataFrame) -> DataFrame:
     Returns:
         Counts of messages: ``messages``, ``accepted`` (a namespace took it), ``diverted``, ``consumed``, ``refused``
         (the caller got an error, and nothing else is known), ``lost`` (accepted, and nobody knows what became of it),
-        and one for each of :data:`FATES`.
+        ``ran_meanwhile`` (workers that stood in ran it), and one for each of :data:`FATES`.
     """
     is_unknown, is_accepted = F.col("fate") == "unknown", F.col("sends") >= 1
     return messages.agg(
@@ -264,5 +305,6 @@ def balance(messages: DataFrame) -> DataFrame:
         F.count("consumed_at").alias("consumed"),
         F.count_if(is_unknown & (F.col("caller_errors") > 0)).alias("refused"),
         F.count_if(is_accepted & is_unknown).alias("lost"),
+        F.count("late_s").alias("ran_meanwhile"),
         *(F.count_if(F.col("fate") == fate).alias(fate) for fate in FATES),
     )

@@ -25,6 +25,9 @@ LONGEST = 10 * 366 * 24 * HOUR
 #: What names an outage in the making: ``named`` is the entity, and empty for a namespace.
 OUTAGE = ("scope", "pairing", "named", "outage")
 
+#: What is counted of the messages of an outage.
+COUNTS = ("diverted", "recovered", "stood_in", "dead", "waiting", "ran_meanwhile")
+
 #: Column -> type.
 OUTAGE_COLUMNS = {
     "scope": "string",
@@ -42,8 +45,12 @@ OUTAGE_COLUMNS = {
     "failure_kinds": "array<string>",
     "messages_diverted": "bigint",
     "messages_recovered": "bigint",
+    "messages_stood_in": "bigint",
     "messages_dead_lettered": "bigint",
     "messages_waiting": "bigint",
+    "messages_ran_meanwhile": "bigint",
+    "late_median_s": "double",
+    "late_p95_s": "double",
     "processes_saw": "bigint",
     "processes_unrestored": "bigint",
     "processes_unaffected": "bigint",
@@ -72,8 +79,12 @@ def outages(intervals: DataFrame, events: DataFrame, messages: DataFrame) -> Dat
         detect_s, restore_s     double         seconds from the first failure to failover, and to restoration
         drain_s                 double         seconds from restoration until drained
         failure_kinds           array<string>  sorted
-        messages_diverted       bigint         and of these those that were syphoned, dead-lettered, or wait:
-                                               messages_recovered, messages_dead_lettered, messages_waiting
+        messages_diverted       bigint         and of these those that were syphoned, were handed out and stayed
+                                               there, were dead-lettered, or wait: messages_recovered,
+                                               messages_stood_in, messages_dead_lettered, messages_waiting
+        messages_ran_meanwhile  bigint         of those diverted, how many workers that stood in ran
+        late_median_s           double         of these, seconds from their first send until they had run: the
+        late_p95_s              double         median, and what 95 of 100 were within; null where there are none
         processes_saw           bigint         (host, pid) that the entity failed for
         processes_unrestored    bigint         of these those that never saw it work again
         processes_unaffected    bigint         (host, pid) that sent to it meanwhile, and never saw it fail
@@ -84,8 +95,10 @@ def outages(intervals: DataFrame, events: DataFrame, messages: DataFrame) -> Dat
     whole = seen.transform(_of_entities).transform(_joined, ("pairing",), "first_failure", "ended", "group")
     scopes = whole.transform(_scopes)
     processes = _saw(seen, scopes).unionByName(_sent(events, scopes)).transform(_counted)
-    summed = whole.transform(_with_messages, messages).join(scopes.drop("first", "last"), [*ENTITY, "number"], "inner")
-    return summed.transform(_summed).join(processes, list(OUTAGE), "left").transform(_told)
+    summed = whole.join(scopes.select(*OUTAGE, *ENTITY[1:], "number"), [*ENTITY, "number"], "inner").transform(_summed)
+    counted = _of_messages(messages, scopes)
+    known = summed.join(counted, list(OUTAGE), "left").fillna(0, list(COUNTS))
+    return known.join(processes, list(OUTAGE), "left").transform(_told)
 
 
 # -- evidence and intervals -------------------------------------------------------------------------------------------
@@ -176,10 +189,13 @@ def _scopes(whole: DataFrame) -> DataFrame:
     """Each entity's outage twice: as itself, and as a part of its namespace's.
 
     Returns:
-        pairing, entity, number: the entity's outage. scope, named, outage: the one that it belongs to, with first and
-        last, its microseconds. ``named`` is the entity, and empty for a namespace.
+        pairing, entity, number: the entity's outage; a message that is diverted from claim to claim_end is its own.
+        scope, named, outage: the one that it belongs to, with first and last, its microseconds. ``named`` is the
+        entity, and empty for a namespace.
     """
     together = Window.partitionBy("pairing", "group")
+    following = F.lead("first_failure").over(Window.partitionBy(*ENTITY).orderBy("first_failure"))
+    claim = (F.col("first_failure").alias("claim"), "claim_end")
 
     def scope(name: str, named: Column, outage: str, first: Column, last: Column) -> Column:
         values = {"scope": F.lit(name), "named": named, "outage": F.col(outage), "first": first, "last": last}
@@ -188,41 +204,45 @@ def _scopes(whole: DataFrame) -> DataFrame:
     as_itself = scope("entity", F.col("entity"), "number", F.col("first_failure"), F.col("ended"))
     as_part = scope("namespace", F.lit(""), "group", F.col("first_together"), F.col("last_together"))
     return (
-        whole.withColumn("first_together", F.min("first_failure").over(together))
+        whole.withColumn("claim_end", F.least(F.col("ended") + GAP, following - 1))
+        .withColumn("first_together", F.min("first_failure").over(together))
         .withColumn("last_together", F.max("ended").over(together))
-        .select(*ENTITY, "number", F.explode(F.array(as_itself, as_part)).alias("of"))
-        .select(*ENTITY, "number", "of.*")
+        .select(*ENTITY, "number", *claim, F.explode(F.array(as_itself, as_part)).alias("of"))
+        .select(*ENTITY, "number", "claim", "claim_end", "of.*")
     )
 
 
-def _with_messages(outages: DataFrame, messages: DataFrame) -> DataFrame:
-    """With ``diverted``, ``recovered``, ``dead``, ``waiting`` (messages), and ``left``, when the last had left."""
-    following = F.lead("first_failure").over(Window.partitionBy(*ENTITY).orderBy("first_failure"))
-    claims = outages.select(
-        *ENTITY, "number", "first_failure", F.least(F.col("ended") + GAP, following - 1).alias("last")
-    )
-    at, gone = F.col("diverted_time"), F.coalesce("syphoned_time", "dead_time")
-    counted = (
+def _of_messages(messages: DataFrame, scopes: DataFrame) -> DataFrame:
+    """The outage's key, :data:`COUNTS`, when the last message had ``left``, late_median_s, late_p95_s."""
+    at, gone = F.col("diverted_time"), F.coalesce("syphoned_time", "dead_time", "handed_out_time")
+    is_dead = F.col("syphoned_time").isNull() & F.col("dead_time").isNotNull()
+    stood_in = F.coalesce("syphoned_time", "dead_time").isNull() & F.col("handed_out_time").isNotNull()
+    return (
         messages.where(F.col("diverted_at").isNotNull())
         .select(
             *ENTITY,
             F.unix_micros("diverted_at").alias("diverted_time"),
             F.unix_micros("syphoned_at").alias("syphoned_time"),
+            F.unix_micros("handed_out_at").alias("handed_out_time"),
             F.unix_micros("dead_lettered_at").alias("dead_time"),
+            "late_s",
         )
         .withColumn("hour", _begin(at, HOUR))
-        .join(claims.transform(_by_hour, "first_failure", "last"), [*ENTITY, "hour"], "inner")
-        .where(at.between(F.col("first_failure"), F.col("last")))
-        .groupBy(*ENTITY, "number")
+        .join(scopes.transform(_by_hour, "claim", "claim_end"), [*ENTITY, "hour"], "inner")
+        .where(at.between(F.col("claim"), F.col("claim_end")))
+        .groupBy(*OUTAGE)
         .agg(
             F.count("*").alias("diverted"),
             F.count("syphoned_time").alias("recovered"),
-            F.count_if(F.col("syphoned_time").isNull() & F.col("dead_time").isNotNull()).alias("dead"),
+            F.count_if(stood_in).alias("stood_in"),
+            F.count_if(is_dead).alias("dead"),
             F.count_if(gone.isNull()).alias("waiting"),
+            F.count("late_s").alias("ran_meanwhile"),
             F.max(gone).alias("left"),
+            F.percentile_approx("late_s", 0.5).alias("late_median_s"),
+            F.percentile_approx("late_s", 0.95).alias("late_p95_s"),
         )
     )
-    return outages.join(counted, [*ENTITY, "number"], "left").fillna(0, ["diverted", "recovered", "dead", "waiting"])
 
 
 def _summed(outages: DataFrame) -> DataFrame:
@@ -234,8 +254,6 @@ def _summed(outages: DataFrame) -> DataFrame:
         F.max("restored").alias("restored"),
         F.max("ended").alias("ended"),
         F.array_sort(F.array_distinct(F.flatten(F.collect_list("kinds")))).alias("failure_kinds"),
-        *(F.sum(name).alias(name) for name in ("diverted", "recovered", "dead", "waiting")),
-        F.max("left").alias("left"),
     )
 
 
@@ -252,7 +270,7 @@ def _saw(seen: DataFrame, scopes: DataFrame) -> DataFrame:
 def _sent(events: DataFrame, scopes: DataFrame) -> DataFrame:
     """The same of the processes that sent to an entity within the outage, seen by the minute."""
     minute, time = _begin(F.col("time"), MINUTE), F.col("time")
-    watched = scopes.drop("number").transform(_by_hour, "first", "last")
+    watched = scopes.drop("number", "claim", "claim_end").transform(_by_hour, "first", "last")
     return (
         events.where(F.col("event") == "sent")
         .select(*PROCESS, *ENTITY, "time", _begin(time, HOUR).alias("hour"), minute.alias("minute"))
@@ -300,8 +318,10 @@ def _told(outages: DataFrame) -> DataFrame:
         ),
         "messages_diverted": F.col("diverted"),
         "messages_recovered": F.col("recovered"),
+        "messages_stood_in": F.col("stood_in"),
         "messages_dead_lettered": F.col("dead"),
         "messages_waiting": F.col("waiting"),
+        "messages_ran_meanwhile": F.col("ran_meanwhile"),
         "day": F.to_date(F.timestamp_micros("first_failure")),
     }
     return outages.withColumns(values).select(*OUTAGE_COLUMNS)

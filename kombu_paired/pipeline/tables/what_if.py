@@ -1,11 +1,11 @@
 """One row per setting: what the recorded outages would have done under it, what it would have cost, and which is best.
 
 The failures are replayed by :mod:`kombu_paired.pipeline.tables.replay`, for each failover interval and ping interval.
-What depends on the number of backlog queues is worked out here:
+What the replays do not say is worked out here:
 
-* **To drain**: as many pumps work as backlog queues have something in them. ``S`` senders that pick one of ``B`` queues
-  at random, and stay with it (docs/architecture.md, rule 9), fill ``B * (1 - (1 - 1/B)**S)`` of them on average. A pump
-  moves what the recorded ones moved: messages per second in which it moved any.
+* **To drain**: the pump of a syphon moves what is in any backlog queue (docs/architecture.md, rule 17), so their number
+  makes no difference. All syphons of a pairing together move what they moved in the record: messages per second in
+  which they moved any.
 * **Idle receives**: the recorded ones, per backlog queue.
 * **Left**: the queues that are left if as many fail together as did in the record.
 
@@ -104,8 +104,8 @@ def what_if(
         pings                               bigint   and at least and most
         notice_s                            double   seconds from recovery to the ping that notices it, on average over
                                                      processes and entities; and at least and most
-        drain_s                             double   seconds that the fullest backlog takes to empty; null when nothing
-                                                     ever came home
+        drain_s                             double   seconds that the backlog of the worst outage takes to empty; null
+                                                     when nothing ever came home
         backlog_queues_left                 bigint   0 or less: callers would have got errors
         operations                          bigint   that the setting causes
         money                               double   for them, at what an operation of the record cost; null without
@@ -156,25 +156,24 @@ def _one_per_span(replays: DataFrame) -> DataFrame:
 
 
 def _of_namespaces(spans: DataFrame, outages: DataFrame) -> DataFrame:
-    """number, pairing, outage, senders: the namespace's outage of a span, and how many processes saw it."""
+    """number, pairing, outage: the namespace's outage of a span."""
     whole = outages.where(F.col("scope") == "namespace").select(
         "pairing",
         F.unix_micros("first_failure_at").alias("outage"),
         F.unix_micros("ended_at").alias("ended"),
-        F.col("processes_saw").alias("senders"),
     )
     return (
         spans.join(F.broadcast(whole), "pairing", "inner")
         .where(F.col("start").between(F.col("outage"), F.col("ended")))
-        .select("number", "pairing", "outage", "senders")
+        .select("number", "pairing", "outage")
     )
 
 
 def _by_outage(placed: DataFrame) -> DataFrame:
-    """pairing, outage, senders, failover_interval, ping_interval; sums."""
+    """pairing, outage, failover_interval, ping_interval; sums."""
     sums = ("diverted", "waiting", "waited_s", "pings", "charged_pings")
     bounds = ("diverted_least", "diverted_most", "pings_least", "pings_most", "late", "late_least", "late_most")
-    return placed.groupBy("pairing", "outage", "senders", "failover_interval", "ping_interval").agg(
+    return placed.groupBy("pairing", "outage", "failover_interval", "ping_interval").agg(
         *(F.sum(name).alias(name) for name in (*sums, *bounds)), F.count("late").alias("noticed")
     )
 
@@ -185,8 +184,7 @@ def _counts(spark: SparkSession, grid: Grid) -> DataFrame:
 
 def _by_setting(tried: DataFrame) -> DataFrame:
     queues = F.col("backlog_queues")
-    filled = queues * (1 - F.pow(1 - 1 / queues, F.col("senders")))
-    summed = tried.withColumn("drain", F.col("diverted") / (F.col("pace") * filled))
+    summed = tried.withColumn("drain", F.col("diverted") / F.col("pace"))
     facts = ("detour", "pace", "queues", "idle", "failed_together", "rate", "set_failover", "set_ping")
     summed = summed.groupBy("failover_interval", "ping_interval", "backlog_queues").agg(
         F.sum("diverted").alias("messages_diverted"),
@@ -220,7 +218,7 @@ def _facts(spans: DataFrame, events: DataFrame, messages: DataFrame, cost: DataF
     """One row.
 
     Returns:
-        detour (operations that a diverted message takes more than another), pace (messages per second of a pump),
+        detour (operations that a diverted message takes more than another), pace (messages per second that come home),
         queues, idle (receives per backlog queue), failed_together (backlog queues), rate (money per operation),
         set_failover and set_ping (seconds, as far as they show).
     """
@@ -248,7 +246,7 @@ def _facts(spans: DataFrame, events: DataFrame, messages: DataFrame, cost: DataF
 def _pace(events: DataFrame) -> DataFrame:
     moved = events.where(F.col("event") == "syphoned")
     second = F.floor(F.col("time") / SECOND)
-    busy = moved.groupBy("pairing", "route", second.alias("second")).agg(F.count("*").alias("moved"))
+    busy = moved.groupBy("pairing", second.alias("second")).agg(F.count("*").alias("moved"))
     return busy.agg(F.avg("moved").alias("pace"))
 
 
@@ -345,7 +343,7 @@ def _reason() -> Column:
         *both("notice_s", 1),
         " s to notice a recovery, ",
         *both("drain_s", 1),
-        " s to drain the fullest backlog, ",
+        " s to drain the worst backlog, ",
         *both("operations"),
         " operations.",
     )

@@ -24,33 +24,15 @@ from kombu.exceptions import OperationalError
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.utils.objects import cached_property
 
-from kombu_paired import transport
+from kombu_paired import connection_settings
+from kombu_paired.brokers.checking import transport_class
 from kombu_paired.errors import PrimaryUnavailable
-from kombu_paired.namespaces.urls import transport_class
 from kombu_paired.stopping import is_worker_itself
+from kombu_paired.transport import primary_for_consuming
+from tests.support.in_worker import in_worker
 
 #: Seconds on a busy machine, too; whoever has a worker's patience takes longer.
 SOON = 15
-
-
-class Blueprint:
-    """In the place of a worker's own: does one thing when the worker starts."""
-
-    def __init__(self, action):
-        self.action = action
-        self.answer = None
-
-    def start(self, parent):
-        self.answer = self.action()
-
-
-def in_worker(action, kind=WorkController):
-    """What an action answers that is done where a worker's consumer runs."""
-    worker = object.__new__(kind)
-    worker.blueprint = Blueprint(action)
-    worker.ready_callback = lambda **kwargs: None
-    WorkController.start(worker)
-    return worker.blueprint.answer
 
 
 def in_thread(action):
@@ -140,7 +122,7 @@ def silent():
 
 @pytest.fixture(autouse=True)
 def short_pause(monkeypatch):
-    monkeypatch.setattr(transport, "PAUSE", 0.1)
+    monkeypatch.setattr(primary_for_consuming, "PAUSE", 0.1)
 
 
 def connect(url, **arguments):
@@ -243,23 +225,23 @@ def test_kombu_pauses_as_its_policy_says_before_it_tries_a_transient_message_aga
 
 
 def test_a_worker_waits_with_growing_pauses(dead, monkeypatch):
-    monkeypatch.setattr(transport, "WORKER_PATIENCE", 1.0)
+    monkeypatch.setattr(primary_for_consuming, "WORKER_PATIENCE", 1.0)
     tries, pauses = [], []
     monkeypatch.setattr(
-        transport, "sleep_unless_worker_stops", lambda pause: pauses.append(pause) or time.sleep(pause / 20)
+        primary_for_consuming, "sleep_unless_worker_stops", lambda pause: pauses.append(pause) or time.sleep(pause / 20)
     )
     paired = connect(dead).transport
-    connect_once = paired._connect_to_primary_once
-    monkeypatch.setattr(paired, "_connect_to_primary_once", lambda: tries.append(1) or connect_once())
+    connect_once = paired.for_consuming._connect_once
+    monkeypatch.setattr(paired.for_consuming, "_connect_once", lambda: tries.append(1) or connect_once())
 
     def connect_in_vain():
         with pytest.raises(paired.connection_errors):
-            paired.connect_to_primary()
+            paired.for_consuming.connect()
         return True
 
     started = time.monotonic()
     assert in_worker(connect_in_vain)
-    assert time.monotonic() - started >= transport.WORKER_PATIENCE
+    assert time.monotonic() - started >= primary_for_consuming.WORKER_PATIENCE
     assert len(tries) == len(pauses) + 1 > 2
     assert all(pause <= min(0.5 * 2**number, 5) for number, pause in enumerate(pauses))
 
@@ -270,7 +252,7 @@ def test_a_worker_waits_with_growing_pauses(dead, monkeypatch):
 def test_a_child_needs_no_lock_that_a_thread_of_its_parent_held(monkeypatch):
     """A process forks while another of its threads is in its first call, which looks for the driver."""
     looking, found = threading.Event(), threading.Event()
-    parent, transport_class = os.getpid(), transport.transport_class
+    parent, transport_class = os.getpid(), connection_settings.transport_class
 
     def slow_transport_class(*args):
         if os.getpid() == parent and not found.is_set():
@@ -278,7 +260,7 @@ def test_a_child_needs_no_lock_that_a_thread_of_its_parent_held(monkeypatch):
             found.wait(60)
         return transport_class(*args)
 
-    monkeypatch.setattr(transport, "transport_class", slow_transport_class)
+    monkeypatch.setattr(connection_settings, "transport_class", slow_transport_class)
     caller = threading.Thread(target=lambda: connect("paired+memory://main").transport)
     caller.start()
     assert looking.wait(30)

@@ -13,14 +13,14 @@ import pytest
 from click.testing import CliRunner
 from redis import exceptions
 
+from kombu_paired.brokers import tls
+from kombu_paired.brokers.kombu import KombuNamespace
 from kombu_paired.cli import main
 from kombu_paired.cli.sides import Side
 from kombu_paired.emulator.wire.tls import Certificate
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
-from kombu_paired.namespaces import tls
-from kombu_paired.namespaces.kombu import KombuNamespace
 from tests.support.peers import TRICKLING, peer, rabbitmq, redis_server, stay_silent
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="making a certificate needs openssl")

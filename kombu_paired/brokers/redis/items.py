@@ -1,0 +1,44 @@
+"""Messages as they lie in a list, in the form that Kombu's Redis transport writes and reads."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import dumps, loads
+
+from kombu_paired.brokers.compat import make_envelope
+from kombu_paired.brokers.forms import prepare
+from kombu_paired.message import Message
+
+__all__ = ("item_of_message", "message_of_item")
+
+
+def message_of_item(item: bytes) -> Message:
+    """The message in a list item that Kombu's Redis transport wrote; anything else is a body without headers."""
+    try:
+        raw = loads(bytes_to_str(item))
+        properties = dict(raw["properties"])
+        body = raw["body"]
+        if properties.pop("body_encoding", None) == "base64":
+            body = base64.b64decode(body)
+        for name in ("delivery_tag", "delivery_info"):
+            properties.pop(name, None)
+        return Message(
+            body=body,
+            priority=properties.pop("priority", None),
+            content_type=raw.get("content-type"),
+            content_encoding=raw.get("content-encoding"),
+            headers=dict(raw.get("headers") or {}),
+            properties=properties,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return Message(body=item, content_type="application/octet-stream", content_encoding="binary")
+
+
+def item_of_message(channel: Any, message: Message) -> str:
+    """The list item for a message, as Kombu's Redis transport writes it."""
+    prepared = prepare(channel, message)
+    make_envelope(channel, prepared, message.exchange, message.routing_key)
+    return str(dumps(prepared))

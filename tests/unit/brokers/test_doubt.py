@@ -1,0 +1,130 @@
+"""Which messages of a batch a broker may have, when it breaks off: no more than were written, and not yet confirmed."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+from redis import exceptions
+
+from kombu_paired.brokers.kombu import KombuNamespace, KombuSender
+from kombu_paired.brokers.rabbitmq.sending import AmqpSender
+from kombu_paired.brokers.redis.links import RedisSender
+from kombu_paired.deadline import Deadline
+from kombu_paired.declarations import Declaration
+from kombu_paired.errors import NamespaceFailure
+from kombu_paired.failures import FailureKind
+from kombu_paired.message import Message
+
+MESSAGES = [Message(str(n), "", "orders") for n in range(4)]
+
+
+def sender_on(scheme, make):
+    return make(KombuNamespace("primary", [f"{scheme}://nowhere.invalid/"], {}, send_timeout=1))
+
+
+def doubts(outcomes):
+    """For each: None if the broker has it, else whether it may."""
+    return [outcome and outcome.maybe_stored for outcome in outcomes]
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+def test_rabbitmq_has_what_it_confirmed_and_may_have_what_was_written(monkeypatch, blocked):
+    sender = sender_on("amqp", AmqpSender)
+    sender._last_confirm = time.monotonic()  # so that it need not knock first
+    monkeypatch.setattr(sender.link, "has_arrived", lambda: False)
+    written = []
+
+    def publish(*args, **kwargs):
+        if len(written) == 3:
+            sender.link.blocked = "memory" if blocked else None
+            sender._on_ack(1, multiple=False)
+            raise ConnectionResetError("in the middle of the fourth")
+        written.append(args)
+
+    monkeypatch.setattr(sender, "_open", lambda timeout: SimpleNamespace(_basic_publish=publish))
+    monkeypatch.setattr("kombu_paired.brokers.rabbitmq.sending.prepare", lambda channel, message: message)
+    assert doubts(sender.send_batch(MESSAGES, 1)) == [None, True, True, False]
+
+
+def test_a_message_that_was_not_written_whole_is_not_in_rabbitmq(monkeypatch):
+    sender = sender_on("amqp", AmqpSender)
+    monkeypatch.setattr(sender.link, "has_arrived", lambda: False)
+
+    def publish(*args, **kwargs):
+        raise ConnectionResetError
+
+    monkeypatch.setattr(sender, "_open", lambda timeout: SimpleNamespace(_basic_publish=publish))
+    monkeypatch.setattr("kombu_paired.brokers.rabbitmq.sending.prepare", lambda channel, message: message)
+    assert doubts(sender._batch_of_one(MESSAGES[0], Deadline())) == [False]
+
+
+class Pipeline(list):
+    """A publish batch of Kombu's Redis transport, and the pipeline in it."""
+
+    def __init__(self, fails_at):
+        self.fails_at, self.pipeline, self.channel = fails_at, self, None
+
+    def publish(self, message, **where):
+        if self.fails_at == "adding" and len(self) == 2:
+            raise exceptions.ConnectionError("Connection closed by server.")
+        self.append(message)
+
+    def execute(self, raise_on_error):
+        if self.fails_at == "connecting":
+            try:
+                raise ConnectionRefusedError
+            except ConnectionRefusedError:
+                raise exceptions.ConnectionError("Error 111 connecting to nowhere")  # noqa: B904  so does redis-py
+        raise exceptions.TimeoutError("Timeout reading from socket")
+
+    def close(self): ...
+
+
+@pytest.mark.parametrize(("fails_at", "may_have"), [("adding", False), ("connecting", False), ("reading", True)])
+def test_redis_may_have_what_is_in_a_pipeline_that_was_sent(monkeypatch, fails_at, may_have):
+    sender = sender_on("redis", RedisSender)
+    batch = Pipeline(fails_at)
+    channel = SimpleNamespace(create_publish_batch=lambda max_size: batch)
+    monkeypatch.setattr(sender.link, "open", lambda timeout: channel)
+    monkeypatch.setattr(sender.link, "within", without_limit)
+    monkeypatch.setattr("kombu_paired.brokers.redis.links.prepare", lambda channel, message: message)
+    assert doubts(sender.send_batch(MESSAGES, 1)) == [may_have] * 4
+
+
+@contextmanager
+def without_limit(seconds):
+    yield
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_others_have_at_most_what_was_sent(monkeypatch, whole):
+    sender = sender_on("memory", KombuSender)
+    sent = []
+
+    def send(message, timeout):
+        sent.append(message)
+        if len(sent) == 2:
+            raise NamespaceFailure(
+                FailureKind.TIMEOUT, "primary", TimeoutError(), maybe_stored=True, whole_namespace=whole
+            )
+
+    monkeypatch.setattr(sender.link, "open", lambda timeout: None)
+    monkeypatch.setattr(sender, "send", send)
+    assert doubts(sender.send_batch(MESSAGES, 1)) == [None, True, *([False] * 2 if whole else [None] * 2)]
+
+
+@pytest.mark.parametrize(("scheme", "make"), [("redis", RedisSender), ("memory", KombuSender)])
+def test_a_declaration_stores_no_message(monkeypatch, scheme, make):
+    sender = sender_on(scheme, make)
+
+    def queue_declare(**arguments):
+        raise ConnectionResetError
+
+    monkeypatch.setattr(sender.link, "open", lambda timeout: SimpleNamespace(queue_declare=queue_declare))
+    monkeypatch.setattr(sender.link, "within", without_limit)
+    with pytest.raises(NamespaceFailure) as caught:
+        sender.declare([Declaration("queue_declare", {"queue": "orders"})], 1)
+    assert not caught.value.maybe_stored
