@@ -15,8 +15,8 @@ from tests.support.brokers import BrokerNode
 
 HERE = Path(__file__).parent
 SEND_TIMEOUT = 2.0
-#: Seconds that a call may take longer with other tests beside it; a step with a budget of its own would add more.
-GRACE = 1.5
+#: Seconds that a call may take longer with other tests beside it; a step with a budget of its own would add two.
+GRACE = 1.8
 
 _names = itertools.count(1)
 
