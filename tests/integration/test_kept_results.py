@@ -134,13 +134,14 @@ def test_a_part_is_counted_again_while_one_who_died_may_still_send_the_body(prim
     backend = shop.backend
     backend.set_chord_size("a-group", 1)
     claim = backend.get_key_for_group("a-group", ".c")
-    backend.client.set(claim, "one who died", ex=2)
+    backend.client.set(claim, "one who died")
     facts = {"id": "a-part", "task": "shop.record", "group": "a-group", "group_index": 0}
     body = shop.total.s(0.0, BODIES).set(task_id="the-body")
     part = KeptResult("a-part", states.SUCCESS, 7, None, {**facts, "chord": dict(body)}, time.time(), is_part=True)
 
     assert not backend.store_kept(part)
     assert backend.client.llen("celery") == 0
+    backend.client.expire(claim, 1)
     deadline = time.monotonic() + 20
     while not backend.store_kept(part):
         assert time.monotonic() < deadline
@@ -207,8 +208,8 @@ def test_an_answer_of_rpc_that_the_broker_could_not_take_comes_when_it_is_back(p
         pairing = pairing_of(connection)
     queue = str(result_queue_of(shop, pairing.name))
     worker = paired_worker(conf=conf)
-    results = [shop.total.delay([n], 2.0, n) for n in range(2)]
-    worker.wait_for_log("Task shop.total", timeout=30)
+    results = [shop.total.delay([n], 4.0, n) for n in range(2)]
+    wait_until(lambda: worker.count_in_log("Task shop.total.* received") == 2, 30, worker.logs)
     primary.kill()
     wait_until(lambda: waiting(pairing, queue) == 2, 30, lambda: f"{waiting(pairing, queue)} are kept")
     primary.restart()

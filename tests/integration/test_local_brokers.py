@@ -114,7 +114,7 @@ def test_a_full_broker_takes_nothing_until_there_is_room(primary):
     primary.fill()
 
     with pytest.raises(FULL[primary.kind]):
-        publish(primary.url, "full", timeout=1)
+        publish(primary.url, "full", timeout=1 if primary.kind == "amqp" else PATIENCE)  # who answers may take its time
 
     primary.unfill()
     publish(primary.url, "after")
@@ -129,7 +129,7 @@ def test_reset_leaves_an_empty_broker_with_its_first_password(primary):
     primary.set_password(primary.odd_password)
     publish(primary.url, "with the new one")
     with pytest.raises((AccessRefused, OperationalError)) as refused:
-        publish(first, "with the old one", timeout=1)
+        publish(first, "with the old one")
     assert isinstance(refused.value.__cause__ or refused.value, WRONG_PASSWORD)
     primary.cut()
 
@@ -153,7 +153,7 @@ def test_stop_leaves_nothing_behind(broker_kind):
         broker.freeze()
         started = time.monotonic()
         broker.stop()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 9
         broker.stop()
 
     assert all(process_state(pid) in ("", "Z") for pid in family)
@@ -187,7 +187,7 @@ def test_a_broker_dies_with_the_process_that_started_it(broker_kind, tmp_path):
         pid = int(parent.stdout.readline())
         assert process_state(pid) in ("S", "R")
         parent.kill()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while process_state(pid) not in ("", "Z"):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -204,7 +204,7 @@ def test_rabbitmq_plugins_and_ctl(tmp_path):
             f' "dest-uri": "{broker.url.rstrip("/")}", "dest-queue": "moved"}}',
         )
         publish(broker.url, "x")
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while "moved\t1" not in broker.ctl("list_queues", "name", "messages"):
             assert time.monotonic() < deadline
 
@@ -265,7 +265,7 @@ def test_the_network_can_be_cut_and_healed(primary, secondary):
 
 
 def test_a_silent_network(primary):
-    with connect(primary.proxied_url, timeout=1) as connection:
+    with connect(primary.proxied_url, timeout=2) as connection:
         connection.connect()
 
         primary.blackhole()
@@ -276,7 +276,7 @@ def test_a_silent_network(primary):
             connection.default_channel.queue_declare("orders", durable=True)
         with pytest.raises(TIMED_OUT):
             publish(primary.proxied_url, "swallowed", timeout=0.5)
-        assert 0.5 <= time.monotonic() - started < 5
+        assert 0.5 <= time.monotonic() - started < 15
 
     primary.heal()
 
@@ -352,7 +352,7 @@ def test_a_worker_writes_the_ledger(paired_cluster, worker_factory, shop_factory
     assert len(family) >= 3
     code, seconds = worker.stop()
     assert (code, worker.alive()) == (0, False)
-    assert seconds < 10
+    assert seconds < 20
 
 
 def test_a_worker_can_be_frozen_and_killed(primary, worker_factory, shop_factory, ledger):

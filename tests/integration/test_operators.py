@@ -117,7 +117,7 @@ def test_once_all_is_isolated_an_outage_costs_no_call_anything(paired_shop, opti
     for number in range(1, 6):
         began = time.monotonic()
         shop.send_task("shop.record", (number,))
-        assert time.monotonic() - began < 2, "it did not ask the primary, which takes five seconds"
+        assert time.monotonic() - began < 4.5, "it did not ask the primary, which takes five seconds"
     assert list(run("status", status=1)["isolated"]) == ["all"]
     assert secondary.backlog() == 5
     primary.thaw()

@@ -182,7 +182,7 @@ def test_what_is_diverted_wakes_a_receiver_at_once_and_leaves_no_bell(client, na
         delays.append(now - sent[-1])
         waiting.complete(held)
         assert ids(held) == [f"m-{n}"]
-    assert statistics.median(delays) < 0.3, "of the five seconds after which it would look anyway"
+    assert statistics.median(delays) < 2, "of the five seconds after which it would look anyway"
 
     client.lpush(QUEUE, b"by somebody who does not ring")
     waiting.complete(waiting.receive(10, 20))

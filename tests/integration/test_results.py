@@ -54,7 +54,7 @@ def test_one_redis_for_broker_and_results_is_killed_under_traffic(primary, paire
 
     assert [result.get(timeout=30) for result in results] == list(range(calls))
     assert traffic.errors == []
-    assert traffic.longest < SEND_TIMEOUT + 1
+    assert traffic.longest < SEND_TIMEOUT + GRACE
     print(f"{calls} calls, an outage of {OUTAGE:g} s: the longest took {traffic.longest:.3f} s")
     assert [record.levelname for record in caplog.records if record.name == result_server.__name__] == [
         "WARNING",
@@ -70,7 +70,7 @@ def test_a_result_server_of_its_own_goes_away(primary, secondary, paired_shop, p
     conf = with_results(secondary.url.removesuffix("/0") + "/1")
     paired_worker(conf=conf)
     shop = paired_shop(conf=conf, setup=True)
-    assert shop.record.delay(1).get(timeout=10) == 1
+    assert shop.record.delay(1).get(timeout=30) == 1
 
     take_away, bring_back = {
         "killed": (secondary.kill, secondary.restart),
@@ -83,7 +83,7 @@ def test_a_result_server_of_its_own_goes_away(primary, secondary, paired_shop, p
     started = time.monotonic()
     with pytest.raises(CeleryTimeoutError):
         made[0].get(timeout=0.5)
-    assert time.monotonic() - started < 0.5 + GRACE
+    assert time.monotonic() - started < 5
     members = group(shop.record.s(n) for n in range(20, 23)).apply_async()
     with pytest.raises(OperationalError) as raised:
         chord([shop.record.s(30), shop.record.s(31)])(shop.record.si(32))
@@ -99,7 +99,7 @@ def test_a_result_server_of_its_own_goes_away(primary, secondary, paired_shop, p
     waiting.join()
     assert from_a_thread == [13]
     assert traffic.errors == []
-    assert traffic.longest < SEND_TIMEOUT + 1
+    assert traffic.longest < SEND_TIMEOUT + GRACE
     assert "chord with the body shop.record" in str(raised.value)
     assert "/1 is away" in str(raised.value)
     counts = ledger.counts()
@@ -116,7 +116,7 @@ def test_answers_of_rpc_find_their_queue_after_an_outage_that_was_there_first(
     shop = paired_shop(conf=conf, setup=True)
     started = time.monotonic()
     made = [shop.record.delay(n) for n in range(10)]
-    assert time.monotonic() - started < SEND_TIMEOUT + 1
+    assert time.monotonic() - started < SEND_TIMEOUT + GRACE
     with pytest.raises(CeleryTimeoutError):
         made[0].get(timeout=0.5)
     members = group(shop.record.s(n) for n in range(10, 13)).apply_async()
@@ -148,7 +148,7 @@ waiting = [gevent.spawn(each.get, timeout=40) for each in made]
 gevent.sleep(1)
 print("waits", flush=True)
 gevent.joinall(waiting)
-print([each.value for each in waiting] == list(range(1, 21)), longest < {SEND_TIMEOUT} + 1, flush=True)
+print([each.value for each in waiting] == list(range(1, 21)), longest < {SEND_TIMEOUT + GRACE}, flush=True)
 """
     environment = shop_environment(f"paired+{primary.url}", options, ledger=ledger, conf=conf)
     with subprocess.Popen(

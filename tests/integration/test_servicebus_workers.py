@@ -53,10 +53,10 @@ def test_remote_control_answers_and_leaves_nothing_behind(primary, environment, 
     worker = start_worker(environment())
     shop = make_app(environment())
 
-    assert shop.control.inspect(timeout=2).ping() == {worker.hostname(): {"ok": "pong"}}
-    stats = shop.control.inspect(timeout=2).stats()[worker.hostname()]
+    assert shop.control.inspect(timeout=20, limit=1).ping() == {worker.hostname(): {"ok": "pong"}}
+    stats = shop.control.inspect(timeout=20, limit=1).stats()[worker.hostname()]
     assert stats["pool"]["max-concurrency"] == 2
-    assert shop.control.rate_limit("shop.record", "5/m", reply=True, timeout=2) == [
+    assert shop.control.rate_limit("shop.record", "5/m", reply=True, timeout=20, limit=1) == [
         {worker.hostname(): {"ok": "new rate limit set successfully"}}
     ]
 
@@ -69,7 +69,7 @@ def test_remote_control_answers_and_leaves_nothing_behind(primary, environment, 
 
 def test_remote_control_reaches_every_worker(environment, start_worker):
     workers = [start_worker(environment()) for _ in range(2)]
-    replies = make_app(environment()).control.ping(timeout=2)
+    replies = make_app(environment()).control.ping(timeout=20, limit=2)
     assert sorted(name for reply in replies for name in reply) == sorted(each.hostname() for each in workers)
 
 

@@ -27,6 +27,7 @@ from kombu_paired.testing import spawn, stop_tree
 from kombu_paired.transport import pairing_of
 from tests.integration.conftest import GRACE, SEND_TIMEOUT
 from tests.support.nodes import ROOT
+from tests.support.noise import Stopwatch
 from tests.support.shop import shop_environment
 
 
@@ -80,7 +81,7 @@ def backlog(secondary, options):
     return [secondary.depth(name) or 0 for name in backlog_names(options)]
 
 
-def wait_until(condition, timeout=20.0, what="it"):
+def wait_until(condition, timeout=30.0, what="it"):
     deadline = time.monotonic() + timeout
     while not (found := condition()):
         assert time.monotonic() < deadline, f"{what} did not come true in {timeout:g} s"
@@ -139,7 +140,7 @@ def test_a_failing_backlog_queue_is_pulled_for_all_and_comes_back(connect, prima
         mend()
         # Back in the rotation after its interval. Senders stay with the queues they have, so take those away.
         others = [name for name in backlog_names(options) if name != victim]
-        wait_until(lambda: victim not in pairing.rotation.pulled(), timeout=10, what="it is on trial again")
+        wait_until(lambda: victim not in pairing.rotation.pulled(), what="it is on trial again")
         start = secondary.depth(victim)
 
         def is_used_again():
@@ -190,14 +191,14 @@ def test_when_every_backlog_queue_fails_the_caller_knows_in_time(connect, primar
     primary.kill()
     mends = [secondary.spoil(name) for name in backlog_names(options)]
 
-    started = time.monotonic()
+    watch = Stopwatch()
     with pytest.raises(BacklogUnavailable, match="neither namespace took the message") as caught:
         publish(connection, 1)
-    assert time.monotonic() - started < 2 * SEND_TIMEOUT
+    assert watch.seconds < 2 * SEND_TIMEOUT + GRACE
     assert str(secondary.port) in str(caught.value)
     for mend in mends:
         mend()
-    wait_until(lambda: _publishes(connection, 2), timeout=10, what="a backlog queue takes messages again")
+    wait_until(lambda: _publishes(connection, 2), what="a backlog queue takes messages again")
 
     assert secondary.take_all(*backlog_names(options)) == [2]
 
@@ -362,12 +363,12 @@ def test_eight_threads_publish_through_a_kill_and_restart(
             if enough.is_set():
                 break
             published.append(n)
-            started = time.monotonic()
+            watch = Stopwatch()
             try:
                 shop.record.delay(n)
             except Exception as exc:
                 errors.append(exc)
-            worst = max(worst, time.monotonic() - started)
+            worst = max(worst, watch.seconds)
             time.sleep(0.02)
         longest.append(worst)
 
@@ -626,7 +627,7 @@ def test_what_cannot_be_delivered_is_a_dead_letter_and_its_neighbours_are_delive
     dead = name + "/$DeadLetterQueue"
     wait_until(lambda: (secondary.depth(dead) or 0) >= sum(expected.values()), what="dead letters")
     wait_until(lambda: secondary.depth(name) == 0, what="an empty backlog")
-    [found] = pairing.secondary.backlog_depths([name], 5)
+    [found] = pairing.secondary.backlog_depths([name], 20)
     assert (found.messages, found.dead_letters) == (0, sum(expected.values()))
     assert found.dead_letter_reason in expected
     assert secondary.take_dead_letters(name) == expected

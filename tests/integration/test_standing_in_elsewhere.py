@@ -35,7 +35,7 @@ def test_a_worker_works_on_at_a_broker_of_another_kind(primary, secondary, paire
     traffic.publish(shop.record.delay, range(20))
     shop.retry.delay(20, 2)
     ledger.wait_for(21, timeout=40)
-    assert shop.control.ping(timeout=5), "remote control goes over the secondary"
+    assert shop.control.ping(timeout=20, limit=1), "remote control goes over the secondary"
     primary.restart()
     worker.wait_for_log(IS_BACK, timeout=40)
     traffic.publish(shop.record.delay, range(21, 30))

@@ -120,7 +120,7 @@ def test_a_worker_stops_promptly(primary, paired_shop, paired_worker, ledger, st
         shop.record.delay(1)
         ledger.wait_for(1, timeout=60)
         # All their consumers are there.
-        wait_for(lambda: len(shop.control.ping(timeout=0.5)) == 2, 30, lambda: "\n".join(map(str, workers)))
+        wait_for(lambda: len(shop.control.ping(timeout=5, limit=2)) == 2, 30, lambda: "\n".join(map(str, workers)))
     if state == "killed":
         primary.kill()
     if state in ("killed", "never_there"):
@@ -131,7 +131,7 @@ def test_a_worker_stops_promptly(primary, paired_shop, paired_worker, ledger, st
         primary.freeze()
 
     # Celery's own part is some 3 s on a quiet machine. A silent primary is waited for in several places, each bounded.
-    limit = 15 if state == "frozen" else 10
+    limit = 22 if state == "frozen" else 15
     for code, seconds in side_by_side(*(worker.stop for worker in workers)):
         assert code == 0
         assert seconds < limit
@@ -145,15 +145,15 @@ def test_remote_control_works_after_an_outage_and_shows_no_password(
     options["secondary"] = secondary.url
     worker = paired_worker()
     shop = paired_shop()
-    assert shop.control.ping(timeout=1) == [{worker.hostname(): {"ok": "pong"}}]
+    assert shop.control.ping(timeout=20, limit=1) == [{worker.hostname(): {"ok": "pong"}}]
 
     primary.kill()
     shop.record.delay(1)
     primary.restart()
     ledger.wait_for(1, timeout=60)
 
-    wait_for(lambda: shop.control.ping(timeout=1) == [{worker.hostname(): {"ok": "pong"}}], 30, worker.logs)
-    stats = shop.control.inspect(timeout=3).stats()[worker.hostname()]
+    wait_for(lambda: shop.control.ping(timeout=5, limit=1) == [{worker.hostname(): {"ok": "pong"}}], 30, worker.logs)
+    stats = shop.control.inspect(timeout=20, limit=1).stats()[worker.hostname()]
     assert stats["broker"]["transport_options"]["primary_name"] == options["primary_name"]
     assert stats["syphon"] == {"running": True}
     assert "s3cret" not in str(stats)
