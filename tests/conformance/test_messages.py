@@ -48,7 +48,7 @@ def comparable(message):
 
 
 def receive_one(receiver):
-    [received] = receiver.receive(10, 5)
+    [received] = receiver.receive(10, 20)
     receiver.complete([received])
     return received.message
 
@@ -136,7 +136,7 @@ def test_the_oldest_comes_first_and_each_once(sender, receiver, queue):
 
     got = []
     while len(got) < 20:
-        batch = receiver.receive(7, 5)
+        batch = receiver.receive(7, 20)
         assert 1 <= len(batch) <= 7
         receiver.complete(batch)
         got += [int(as_bytes(each.message.body)) for each in batch]

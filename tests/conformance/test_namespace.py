@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -15,11 +14,12 @@ from kombu_paired.failures import FailureKind
 from kombu_paired.message import Message
 from tests.conformance.sites import TIMEOUT
 from tests.conformance.waiting import wait_until
+from tests.support.noise import Stopwatch
 from tests.support.receiving import open_receiver
 
 ORDERS = Entity("", "orders")
 #: Seconds by which a call may exceed its timeout on a busy machine; a step with one of its own would add all of that.
-GRACE = 1.5
+GRACE = 2.0
 
 
 def failing(call):
@@ -30,9 +30,9 @@ def failing(call):
 
 @contextmanager
 def lasting(limit, what=""):
-    started = time.monotonic()
+    watch = Stopwatch()
     yield
-    took = time.monotonic() - started
+    took = watch.seconds
     assert took <= limit, f"{what} took {took:.2f} s, not {limit:g}"
 
 
@@ -91,7 +91,7 @@ def test_a_probe_of_a_broker_that_works_says_so_and_stores_nothing(site, namespa
         namespace.probe(entity, TIMEOUT)
 
     if "pings" in site.abilities:
-        wait_until(lambda: site.stored("orders") == 0, 2.0)
+        wait_until(lambda: site.stored("orders") == 0)
     assert site.stored("orders") == 0
     assert site.stored("orders" + DEAD_LETTER_SUFFIX) == 0
     assert site.stored("kombu-paired.ping") == 0
@@ -198,12 +198,12 @@ def measured(*chains):
 
     def make(calls):
         for name, call in calls.items():
-            started = time.monotonic()
+            watch = Stopwatch()
             try:
                 outcome = call()
             except NamespaceFailure as failure:
                 outcome = failure
-            answers[name] = (time.monotonic() - started, outcome)
+            answers[name] = (watch.seconds, outcome)
 
     with ThreadPoolExecutor(len(chains)) as threads:
         list(threads.map(make, chains))
@@ -252,7 +252,7 @@ def test_an_open_link_never_waits_longer_than_its_timeout(site, queue, how, open
     for sender in senders:
         sender.send_batch([message] * 2, 10)
     receivers = [open_receiver(namespace, queue, 2, TIMEOUT) for _ in range(4)]
-    held = [receiver.receive(1, 5) for receiver in receivers]
+    held = [receiver.receive(1, 20) for receiver in receivers]
     assert all(held)
     suffer(site, how)
 

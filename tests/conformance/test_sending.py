@@ -181,7 +181,7 @@ def test_stored_messages_survive_that_the_broker_is_killed(namespace, sender, si
 
     receiver = namespace.receiver([queue], 100, 10)
     got = []
-    while len(got) < 50 and (batch := receiver.receive(100, 5)):
+    while len(got) < 50 and (batch := receiver.receive(100, 20)):
         got += [each.message.message_id for each in batch]
         receiver.complete(batch)
     receiver.close()

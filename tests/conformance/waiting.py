@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(condition: Callable[[], bool], timeout: float = 5.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout: float = 20.0) -> None:
     """Look again and again; fail when it has not come true in time."""
     deadline = time.monotonic() + timeout
     while not condition():
