@@ -27,7 +27,7 @@ def test_a_step_that_takes_too_long_is_given_up_and_what_it_makes_is_cleaned_up(
     may_go_on, given_up, cleaned_up = threading.Event(), [], threading.Event()
 
     def slow():
-        may_go_on.wait(5)
+        may_go_on.wait(30)
         return "a connection"
 
     began = time.monotonic()
@@ -40,10 +40,10 @@ def test_a_step_that_takes_too_long_is_given_up_and_what_it_makes_is_cleaned_up(
             too_late=lambda late: late == "a connection" and cleaned_up.set(),
         )
 
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     assert given_up == [True]
     may_go_on.set()
-    assert cleaned_up.wait(5)
+    assert cleaned_up.wait(30)
 
 
 def test_the_time_until_a_busy_machine_begins_a_step_is_a_part_of_its_time(monkeypatch):
@@ -76,12 +76,12 @@ def test_what_a_step_makes_for_a_caller_that_was_interrupted_is_cleaned_up():
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(TimeLimit):
-            bounded(lambda: go_on.wait(5), 5, "a step", too_late=lambda _: cleaned_up.set())
+            bounded(lambda: go_on.wait(30), 30, "a step", too_late=lambda _: cleaned_up.set())
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     go_on.set()
-    assert cleaned_up.wait(5)
+    assert cleaned_up.wait(30)
 
 
 def test_what_is_in_time_is_not_cleaned_up():
@@ -99,7 +99,7 @@ def test_of_a_step_that_cannot_be_ended_one_runs_at_a_time_and_all_wait_for_it()
 
     def hang():
         runs.append(True)
-        may_go_on.wait(5)
+        may_go_on.wait(30)
         return "an address"
 
     for _ in range(20):
@@ -110,12 +110,12 @@ def test_of_a_step_that_cannot_be_ended_one_runs_at_a_time_and_all_wait_for_it()
     assert shared("another host", lambda: "its address", 5, "asking") == "its address"
 
     answers = []
-    waiting = [threading.Thread(target=lambda: answers.append(shared("a host", hang, 5, "asking"))) for _ in range(5)]
+    waiting = [threading.Thread(target=lambda: answers.append(shared("a host", hang, 30, "asking"))) for _ in range(5)]
     for thread in waiting:
         thread.start()
     may_go_on.set()
     for thread in waiting:
-        thread.join(5)
+        thread.join(30)
     assert answers == ["an address"] * 5
 
 
@@ -136,13 +136,13 @@ def test_without_threads_it_runs_unbounded(monkeypatch):
 def test_a_child_process_waits_for_nothing_that_its_parent_began():
     may_go_on = threading.Event()
     with pytest.raises(GivenUp):
-        shared("a host", lambda: may_go_on.wait(5), 0.01, "asking")
+        shared("a host", lambda: may_go_on.wait(30), 0.01, "asking")
 
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            code = 0 if shared("a host", lambda: "the child's", 2, "asking") == "the child's" else 2
+            code = 0 if shared("a host", lambda: "the child's", 20, "asking") == "the child's" else 2
         finally:
             os._exit(code)
 

@@ -476,7 +476,7 @@ def test_many_threads_may_note_and_ask_at_once():
     together = threading.Barrier(8)
 
     def note_and_ask(thread):
-        together.wait(5)
+        together.wait(30)
         for i in range(50):
             book.queue(f"{thread}-{i}")
             book.bind(f"{thread}-{i}", "shop")

@@ -140,7 +140,7 @@ def test_what_only_looks_like_a_paired_url_is_refused_at_once(url):
     started = time.monotonic()
     with pytest.raises(ConfigurationError, match="is no URL: write 'paired\\+' and the whole URL") as caught:
         app.send_task("task", ignore_result=True)
-    assert time.monotonic() - started < 3  # Kombu would try for 6
+    assert time.monotonic() - started < 5  # Kombu would try for 6
     assert "hush" not in str(caught.value)
 
 
@@ -151,7 +151,7 @@ def test_a_configuration_error_is_never_tried_again(url):
     started = time.monotonic()
     with pytest.raises(ConfigurationError):
         app.send_task("task", ignore_result=True)
-    assert time.monotonic() - started < 3  # Kombu would try for 6
+    assert time.monotonic() - started < 5  # Kombu would try for 6
 
 
 @pytest.mark.parametrize(

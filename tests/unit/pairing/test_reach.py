@@ -231,7 +231,7 @@ def at_once(n_threads, call):
     together = threading.Barrier(n_threads)
 
     def wait_and_call():
-        together.wait(5)
+        together.wait(30)
         return call()
 
     with ThreadPoolExecutor(n_threads) as threads:

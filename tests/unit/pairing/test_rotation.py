@@ -147,7 +147,7 @@ def test_of_many_threads_that_fail_on_one_queue_exactly_one_pulls_it():
     together = threading.Barrier(16)
 
     def fail():
-        together.wait(5)
+        together.wait(30)
         return rotation.pull(QUEUES[0])
 
     with ThreadPoolExecutor(16) as threads:

