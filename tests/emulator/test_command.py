@@ -29,13 +29,13 @@ def test_it_listens_says_where_and_ends_on_a_signal() -> None:
         endpoint = process.stdout.readline()
         assert "UseDevelopmentEmulator=true" in endpoint
         host = endpoint.split("sb://")[1].split(";")[0]
-        with urllib.request.urlopen(f"http://{host}/$emulator/status", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{host}/$emulator/status", timeout=20) as answer:
             status = json.load(answer)
         assert set(status["queues"]) == {"orders"}
         assert set(status["topics"]["news"]) == {"a", "b"}
     finally:
         process.terminate()
-        assert process.wait(5) == 0
+        assert process.wait(20) == 0
         process.stdout.close()
 
 

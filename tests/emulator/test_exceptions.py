@@ -196,8 +196,8 @@ def test_frozen_at_connect_it_stays_silent(process: bool) -> None:
         thread.start()
         assert not opened.wait(1)
         emulator.thaw()
-        assert opened.wait(5)
-        thread.join(5)
+        assert opened.wait(20)
+        thread.join(20)
 
 
 def test_silent_and_slow_at_connect(emulator: Emulator, queue: str) -> None:

@@ -127,9 +127,12 @@ class TestAdministration:
             started = time.monotonic()
             assert [each.name for page in pages for each in page] == names[100:]
             one_by_one = time.monotonic() - started
-            started = time.monotonic()
-            assert admin.get_queue(names[-1]).name == names[-1]
-            assert time.monotonic() - started < one_by_one
+            fastest = one_by_one
+            for _ in range(5):  # others may have the processor just now
+                started = time.monotonic()
+                assert admin.get_queue(names[-1]).name == names[-1]
+                fastest = min(fastest, time.monotonic() - started)
+            assert fastest < one_by_one
 
     def test_what_is_missing(self, admin: ServiceBusAdministrationClient) -> None:
         """To ask for it is answered 200 with nothing; to delete it, 404."""
