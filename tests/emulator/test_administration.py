@@ -123,7 +123,7 @@ def test_runtime_properties_count(admin: Admin, client: ServiceBusClient) -> Non
         sender.send_messages([ServiceBusMessage("x"), ServiceBusMessage("y")])
         sender.schedule_messages(ServiceBusMessage("z"), datetime.now(timezone.utc) + timedelta(hours=1))
     with client.get_queue_receiver("counted") as receiver:
-        (message,) = receiver.receive_messages(max_wait_time=3)
+        (message,) = receiver.receive_messages(max_wait_time=20)
         receiver.dead_letter_message(message)
     with client.get_topic_sender("counted-topic") as sender:
         sender.send_messages(ServiceBusMessage("x"))
@@ -190,7 +190,7 @@ def test_a_subscription_gets_what_its_rules_let_through(admin: Admin, client: Se
         sender.send_messages(ServiceBusMessage("neither"))
     for name in chosen:
         with client.get_subscription_receiver("sorted", name) as receiver:
-            found = receiver.receive_messages(max_message_count=5, max_wait_time=5)
+            found = receiver.receive_messages(max_message_count=5, max_wait_time=20)
             assert {str(message) for message in found} == {"both", name}
 
 
@@ -225,7 +225,7 @@ def test_a_deleted_queue_drops_its_links(admin: Admin, client: ServiceBusClient,
     with client.get_queue_receiver(queue) as receiver:
         admin.delete_queue(queue)
         with pytest.raises(Exception, match="could not be found"):
-            receiver.receive_messages(max_wait_time=3)
+            receiver.receive_messages(max_wait_time=20)
 
 
 def test_without_openssl_the_certificate_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def test_messages(emulator: Emulator, make_queue: Callable[..., str]) -> None:
                 with pytest.raises(ServiceBusServerBusyError):
                     await sender.send_messages(ServiceBusMessage("busy"))
             async with client.get_queue_receiver(queue) as receiver:
-                one, two, three = await receiver.receive_messages(3, max_wait_time=5)
+                one, two, three = await receiver.receive_messages(3, max_wait_time=20)
                 await receiver.complete_message(one)
                 await receiver.renew_message_lock(two)
                 await receiver.defer_message(two)
@@ -52,7 +52,7 @@ def test_sessions(emulator: Emulator, make_queue: Callable[..., str]) -> None:
             async with client.get_queue_sender(queue) as sender:
                 await sender.send_messages(ServiceBusMessage("x", session_id="s"))
             async with client.get_queue_receiver(queue, session_id="s") as receiver:
-                (message,) = await receiver.receive_messages(max_wait_time=5)
+                (message,) = await receiver.receive_messages(max_wait_time=20)
                 await receiver.session.set_state(b"state")
                 assert await receiver.session.get_state() == b"state"
                 await receiver.complete_message(message)

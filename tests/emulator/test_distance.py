@@ -17,10 +17,9 @@ from kombu_paired.emulator.server.server import Server
 from kombu_paired.emulator.server.settings import Settings
 from kombu_paired.emulator.server.timers import Timers
 from kombu_paired.emulator.wire.frames import Begin, Disposition, Transfer
-from tests.emulator.by_hand import MESSAGE, Client, is_accepted
+from tests.emulator.by_hand import MESSAGE, PATIENCE, Client, is_accepted
 
 LATENCY = 0.1
-PATIENCE = 10.0
 
 
 class Loop(Timers):

@@ -126,7 +126,7 @@ def test_a_disabled_queue_drops_its_receivers(client: ServiceBusClient, emulator
     with client.get_queue_receiver(queue) as receiver:
         emulator.fault("disabled", queue)
         with exactly(MessagingEntityDisabledError):
-            receiver.receive_messages(max_wait_time=3)
+            receiver.receive_messages(max_wait_time=20)
 
 
 def test_nothing_listens(queue: str) -> None:
@@ -219,7 +219,7 @@ def test_a_slow_settlement_is_answered_late(client: ServiceBusClient, emulator: 
         sender.send_messages(ServiceBusMessage("x"))
     with client.get_queue_receiver(queue) as receiver:
         emulator.fault("slow", queue, seconds=0.5)
-        (message,) = receiver.receive_messages(max_wait_time=5)
+        (message,) = receiver.receive_messages(max_wait_time=20)
         started = time.monotonic()
         receiver.complete_message(message)
         assert 0.5 < time.monotonic() - started < 10
@@ -251,7 +251,7 @@ def test_a_lock_lost_at_complete(client: ServiceBusClient, emulator: Emulator, q
     with client.get_queue_sender(queue) as sender:
         sender.send_messages(ServiceBusMessage("x"))
     with client.get_queue_receiver(queue) as receiver:
-        (message,) = receiver.receive_messages(max_wait_time=5)
+        (message,) = receiver.receive_messages(max_wait_time=20)
         emulator.fault("lock-lost", queue, times=1)
         with exactly(MessageLockLostError):
             receiver.complete_message(message)

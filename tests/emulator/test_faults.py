@@ -21,7 +21,7 @@ from kombu_paired.emulator.wire import frames
 from kombu_paired.emulator.wire.codec import Described, ULong, encode
 from kombu_paired.emulator.wire.envelope import read_request
 from kombu_paired.emulator.wire.frames import Begin, Detach, Disposition, Transfer
-from tests.emulator.by_hand import MESSAGE, SECONDS, Client, is_accepted
+from tests.emulator.by_hand import MESSAGE, PATIENCE, SECONDS, Client, is_accepted
 
 REFUSALS = [kind for kind, what in KINDS.items() if what.condition is not None]
 #: Nobody who connects, and no request over HTTP, can be told that; and some answers are of one operation alone.
@@ -32,7 +32,8 @@ NONSENSE = {
     *((kind, operation) for kind in OUTCOMES for operation in OPERATIONS if operation != "send"),
 }
 
-Act = Callable[[], bool]
+#: What is done, and how long its answer is waited for; whether there was one.
+Act = Callable[..., bool]
 
 names = (f"queue-{number}" for number in itertools.count(1))
 
@@ -45,21 +46,21 @@ def emulator() -> Iterator[Emulator]:
 
 def connecting(emulator: Emulator, queue: str) -> Iterator[Act]:
     with contextlib.closing(Client(emulator)) as client:
-        yield lambda: client.open().next(Begin) is not None
+        yield lambda seconds=PATIENCE: client.open().next(Begin, seconds) is not None
 
 
 def attaching(emulator: Emulator, queue: str) -> Iterator[Act]:
     with contextlib.closing(Client(emulator).open()) as client:
-        yield lambda: client.attach(queue, 0, receives=True)
+        yield lambda seconds=PATIENCE: client.attach(queue, 0, receives=True, seconds=seconds)
 
 
 def sending(emulator: Emulator, queue: str) -> Iterator[Act]:
     with contextlib.closing(Client(emulator).open()) as client:
         assert client.attach(queue, 0, receives=False)
 
-        def act() -> bool:
+        def act(seconds: float = PATIENCE) -> bool:
             client.transfer(0, MESSAGE)
-            return is_accepted(client.next(Disposition))
+            return is_accepted(client.next(Disposition, seconds))
 
         yield act
 
@@ -74,9 +75,9 @@ def receiving(emulator: Emulator, queue: str) -> Iterator[Act]:
     with contextlib.closing(Client(emulator).open()) as client:
         assert client.attach(queue, 0, receives=True)
 
-        def act() -> bool:
+        def act(seconds: float = PATIENCE) -> bool:
             client.credit(0)
-            return client.next(Transfer) is not None
+            return client.next(Transfer, seconds) is not None
 
         yield act
 
@@ -88,9 +89,9 @@ def settling(emulator: Emulator, queue: str) -> Iterator[Act]:
         client.credit(0)
         assert client.next(Transfer) is not None
 
-        def act() -> bool:
+        def act(seconds: float = PATIENCE) -> bool:
             client.send(Disposition(True, 0, 0, False, frames.ACCEPTED))
-            return is_accepted(client.next(Disposition))
+            return is_accepted(client.next(Disposition, seconds))
 
         yield act
 
@@ -101,10 +102,10 @@ def _requesting(emulator: Emulator, address: str, application: dict[str, Any], b
         assert client.attach(address, 1, receives=True)
         client.credit(1)
 
-        def act() -> bool:
+        def act(seconds: float = PATIENCE) -> bool:
             parts = ((0x73, ["1"]), (0x74, application), (0x77, body))
             client.transfer(0, b"".join(encode(Described(ULong(code), value)) for code, value in parts))
-            answer = client.next(Transfer)
+            answer = client.next(Transfer, seconds)
             return answer is not None and read_request(answer.payload).application[status] // 100 == 2
 
         yield act
@@ -121,9 +122,9 @@ def requesting(emulator: Emulator, queue: str) -> Iterator[Act]:
 
 
 def managing(emulator: Emulator, queue: str) -> Iterator[Act]:
-    def act() -> bool:
+    def act(seconds: float = PATIENCE) -> bool:
         try:
-            with urllib.request.urlopen(f"{emulator.url}/{queue}", timeout=SECONDS) as answer:
+            with urllib.request.urlopen(f"{emulator.url}/{queue}", timeout=seconds) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -151,7 +152,7 @@ def queue(emulator: Emulator) -> str:
         'xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"/></content></entry>'
     )
     request = urllib.request.Request(f"{emulator.url}/{name}", entry.encode(), method="PUT")
-    with urllib.request.urlopen(request, timeout=5):
+    with urllib.request.urlopen(request, timeout=PATIENCE):
         return name
 
 
@@ -165,7 +166,7 @@ def test_a_fault_happens_once_and_then_all_is_well(emulator: Emulator, queue: st
             return
         emulator.fault(kind, on=[operation], times=1, seconds=SECONDS / 4)
 
-        worked = act()
+        worked = act() if kind == "slow" else act(SECONDS)
 
         assert emulator.status()["faults"] == []
         assert worked is (kind == "slow")
@@ -180,17 +181,17 @@ def test_who_waits_for_messages_meets_a_fault_at_once(emulator: Emulator, queue:
 
         emulator.fault("detach", queue, on=["receive"], times=1)
 
-        assert client.next(Detach, 5) is not None
+        assert client.next(Detach, PATIENCE) is not None
 
 
 @pytest.mark.parametrize(("times", "again"), [(1, "asked"), (None, "cleared")])
 def test_a_receive_that_is_not_answered(emulator: Emulator, queue: str, times: int | None, again: str) -> None:
     for act in receiving(emulator, queue):
         emulator.fault("silent", queue, on=["receive"], times=times)
-        assert not act()
+        assert not act(SECONDS)
         fill(emulator, queue)  # that another message comes changes nothing
         if again == "cleared":
-            assert not act()
+            assert not act(SECONDS)
             emulator.clear_faults(queue)
         assert act()
 

@@ -29,7 +29,7 @@ Give = Callable[[ServiceBusReceiver, ServiceBusReceivedMessage], Any]
 pytestmark = pytest.mark.real_naps
 
 #: Seconds.
-PATIENCE = 10
+PATIENCE = 30
 
 
 def send(client: ServiceBusClient, queue: str, *bodies: str) -> None:
@@ -103,7 +103,7 @@ class TestDeliveryCount:
         self, emulator: Emulator, client: ServiceBusClient, make_queue: MakeQueue, end: str
     ) -> None:
         """The message stays locked, and when the lock expires that is a delivery."""
-        queue = make_queue(lock_duration=5.0)
+        queue = make_queue(lock_duration=8.0)  # links are opened and closed meanwhile
         send(client, queue)
         with connect(emulator) as other:
             receiver = other.get_queue_receiver(queue)
@@ -173,8 +173,8 @@ class TestCredit:
     def test_no_more_is_handed_out_than_was_asked_for(self, client: ServiceBusClient, queue: str) -> None:
         send(client, queue, "one", "two", "three")
         with client.get_queue_receiver(queue) as first, client.get_queue_receiver(queue) as second:
-            assert len(first.receive_messages(max_message_count=1, max_wait_time=5)) == 1
-            assert len(second.receive_messages(max_message_count=5, max_wait_time=2)) == 2
+            assert len(first.receive_messages(max_message_count=1, max_wait_time=PATIENCE)) == 1
+            assert len(second.receive_messages(max_message_count=5, max_wait_time=PATIENCE)) == 2
 
     def test_what_was_asked_for_and_not_read_is_locked(self, client: ServiceBusClient, queue: str) -> None:
         send(client, queue, "one", "two", "three")

@@ -55,16 +55,16 @@ class TestBusy:
     def test_a_receive_ends_the_link(self, receiver: ServiceBusReceiver, emulator: Emulator, queue: str) -> None:
         emulator.fault("server-busy", queue, on=["receive"], times=1)
         with pytest.raises(ServiceBusServerBusyError, match=WAIT_TWO):
-            receiver.receive_messages(max_wait_time=5)
+            receiver.receive_messages(max_wait_time=20)
 
     def test_a_settlement(self, receiver: ServiceBusReceiver, emulator: Emulator, queue: str) -> None:
-        (message,) = receiver.receive_messages(max_wait_time=5)
+        (message,) = receiver.receive_messages(max_wait_time=20)
         emulator.fault("server-busy", queue, on=["settle"], times=1)
         with pytest.raises(ServiceBusServerBusyError, match=WAIT_TWO):
             receiver.complete_message(message)
 
     def test_a_renewal(self, receiver: ServiceBusReceiver, emulator: Emulator, queue: str) -> None:
-        (message,) = receiver.receive_messages(max_wait_time=5)
+        (message,) = receiver.receive_messages(max_wait_time=20)
         emulator.fault("server-busy", queue, on=["request"], times=1)
         with pytest.raises(ServiceBusServerBusyError, match=f"{WAIT_TWO}.*Status Code: 503"):
             receiver.renew_message_lock(message)
@@ -102,7 +102,7 @@ class TestDuplicates:
         queue = make_queue(requires_duplicate_detection=True)
         with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
             sender.send_messages(ServiceBusMessage("first", message_id="same"))
-            (message,) = receiver.receive_messages(max_wait_time=5)
+            (message,) = receiver.receive_messages(max_wait_time=20)
             receiver.complete_message(message)
             sender.send_messages([ServiceBusMessage("again", message_id=each) for each in ("same", "other", "other")])
         assert emulator.status()["queues"][queue]["active"] == 1

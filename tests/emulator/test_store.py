@@ -28,7 +28,7 @@ def test_messages_survive_a_kill(tmp_path: Path) -> None:
             sender.send_messages([ServiceBusMessage(str(number)) for number in range(200)])
             sender.schedule_messages(ServiceBusMessage("scheduled"), later)
             with client.get_queue_receiver("q") as receiver:
-                done, dead, locked = receiver.receive_messages(3, max_wait_time=5)
+                done, dead, locked = receiver.receive_messages(3, max_wait_time=20)
                 receiver.complete_message(done)
                 receiver.dead_letter_message(dead, reason="why")
                 emulator.kill()
@@ -36,11 +36,11 @@ def test_messages_survive_a_kill(tmp_path: Path) -> None:
         assert emulator.status()["queues"]["q"] == {"active": 198, "deferred": 0, "scheduled": 1, "dead_lettered": 1}
         with connect(emulator) as client:
             with client.get_queue_receiver("q") as receiver:
-                got = receiver.receive_messages(200, max_wait_time=5)
+                got = receiver.receive_messages(200, max_wait_time=20)
                 assert [str(each) for each in got] == [str(number) for number in range(2, 200)]
                 assert got[0].sequence_number == locked.sequence_number
             with client.get_queue_receiver("q", sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
-                (dead,) = receiver.receive_messages(max_wait_time=5)
+                (dead,) = receiver.receive_messages(max_wait_time=20)
                 assert (str(dead), dead.dead_letter_reason) == ("1", "why")
 
 

@@ -107,7 +107,7 @@ class TestAKeyOfOneEntity:
             sender.send_messages(ServiceBusMessage("x"))
         with client_of(guarded, "worker", "w0rker") as client:
             with client.get_queue_receiver("Orders") as receiver:
-                (message,) = receiver.receive_messages(max_wait_time=5)
+                (message,) = receiver.receive_messages(max_wait_time=20)
                 receiver.renew_message_lock(message)  # by $management
                 receiver.complete_message(message)
             with client.get_queue_receiver("orders", sub_queue="deadletter"):
@@ -156,7 +156,7 @@ class TestATokenThatExpires:
             with pytest.raises(ServiceBusConnectionError):
                 sender.send_messages(ServiceBusMessage("x"))
             sender.send_messages(ServiceBusMessage("x"))
-            assert len(receiver.receive_messages(max_wait_time=5)) == 1
+            assert len(receiver.receive_messages(max_wait_time=20)) == 1
 
     def test_one_that_nobody_renews_is_401_of_cbs(self, guarded: Emulator) -> None:
         expiry = int(time.time()) - 1
