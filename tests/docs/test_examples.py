@@ -118,7 +118,7 @@ class Asked:
     def exit(self) -> int:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(10)
+        return self.process.wait(30)
 
 
 @pytest.fixture
