@@ -129,7 +129,7 @@ def test_reset_leaves_an_empty_broker_with_its_first_password(primary):
     primary.set_password(primary.odd_password)
     publish(primary.url, "with the new one")
     with pytest.raises((AccessRefused, OperationalError)) as refused:
-        publish(first, "with the old one")
+        publish(first, "with the old one", timeout=5)
     assert isinstance(refused.value.__cause__ or refused.value, WRONG_PASSWORD)
     primary.cut()
 
@@ -265,7 +265,7 @@ def test_the_network_can_be_cut_and_healed(primary, secondary):
 
 
 def test_a_silent_network(primary):
-    with connect(primary.proxied_url, timeout=2) as connection:
+    with connect(primary.proxied_url, timeout=1) as connection:
         connection.connect()
 
         primary.blackhole()
