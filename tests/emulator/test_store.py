@@ -14,6 +14,7 @@ from kombu_paired.emulator.broker.namespace import Namespace
 from kombu_paired.emulator.broker.rules import NONE, Rule
 from kombu_paired.emulator.broker.store import Store
 from tests.emulator.conftest import connect
+from tests.emulator.receiving import receive
 from tests.emulator.test_queues import Clock, bodies, message
 
 pytest.importorskip("azure.servicebus")
@@ -28,7 +29,7 @@ def test_messages_survive_a_kill(tmp_path: Path) -> None:
             sender.send_messages([ServiceBusMessage(str(number)) for number in range(200)])
             sender.schedule_messages(ServiceBusMessage("scheduled"), later)
             with client.get_queue_receiver("q") as receiver:
-                done, dead, locked = receiver.receive_messages(3, max_wait_time=20)
+                done, dead, locked = receive(receiver, 3)
                 receiver.complete_message(done)
                 receiver.dead_letter_message(dead, reason="why")
                 emulator.kill()
@@ -36,7 +37,7 @@ def test_messages_survive_a_kill(tmp_path: Path) -> None:
         assert emulator.status()["queues"]["q"] == {"active": 198, "deferred": 0, "scheduled": 1, "dead_lettered": 1}
         with connect(emulator) as client:
             with client.get_queue_receiver("q") as receiver:
-                got = receiver.receive_messages(200, max_wait_time=20)
+                got = receive(receiver, 198)
                 assert [str(each) for each in got] == [str(number) for number in range(2, 200)]
                 assert got[0].sequence_number == locked.sequence_number
             with client.get_queue_receiver("q", sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
