@@ -210,9 +210,7 @@ class Folder:
 def drain(primary: Any, folder: str, rounds: int, messages: int) -> dict[str, Any]:
     with LocalRedis() as redis:
         places = {"spool": Folder(f"{folder}/spool"), "redis": redis}
-        sides = {
-            name: lambda place=place: messages / by_syphon(primary, place, messages) for name, place in places.items()
-        }
+        sides = {name: lambda place=place: by_syphon(primary, place, messages).all for name, place in places.items()}
         return {"messages": messages} | compared(in_turn(sides, rounds))
 
 

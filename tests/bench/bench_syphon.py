@@ -1,11 +1,14 @@
 """How fast does the syphon drain a backlog, against RabbitMQ's own shovel, in one run?
 
-    python -m tests.bench.bench_syphon [--messages N] [--rounds N] [--redis]
+    python -m tests.bench.bench_syphon [--messages N] [--rounds N] [--pair PRIMARY+SECONDARY]
 
-Two RabbitMQ nodes; or two Redis servers, which have nothing to compare with but another commit. The same messages,
-600 bytes of body and the headers of a Celery task, move from the one to the other: by the syphon (from its ten backlog
-queues), by a dynamic shovel with ``ack-mode: on-confirm`` (from one queue), and by a plain loop that consumes,
-publishes, waits for the confirm and acknowledges, one message at a time.
+The same messages, 600 bytes of body and the headers of a Celery task, move from the secondary to the primary: by the
+syphon (from its ten backlog queues), and, where both are RabbitMQ, by a dynamic shovel with ``ack-mode: on-confirm``
+(from one queue), and by a plain loop that consumes, publishes, waits for the confirm and acknowledges, one message at a
+time. Other pairs (``redis+redis``, ``amqp+redis``, ``redis+amqp``) have nothing to compare with but another commit.
+
+The syphon begins slowly for the sake of a primary that has just come back, so that its rate over all messages depends
+on their number; the rate of the second half, of whoever moves them, is printed beside it.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import statistics
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from amqp.exceptions import ChannelError
 from kombu import Connection, Queue
@@ -25,10 +28,19 @@ from kombu import Connection, Queue
 from kombu_paired import Syphon, pairing_of
 from kombu_paired.brokers.kombu import KombuNamespace
 from kombu_paired.message import Diversion, Message, to_backlog
-from kombu_paired.testing import LocalRabbitMQ, LocalRedis
+from kombu_paired.testing import LocalBroker, LocalRabbitMQ, LocalRedis
+
+BROKERS: dict[str, type[LocalRabbitMQ | LocalRedis]] = {"amqp": LocalRabbitMQ, "redis": LocalRedis}
 
 TARGET = "orders"
 BODY = json.dumps("x" * 598)
+
+
+class Rates(NamedTuple):
+    """Messages a second."""
+
+    all: float
+    second_half: float
 
 
 def a_message() -> Message:
@@ -57,34 +69,38 @@ def waiting(channel: Any) -> int:
         return 0
 
 
-def seconds_until_there(primary: LocalRabbitMQ | LocalRedis, messages: int, start: Callable[[], Any]) -> float:
+def rates_until_there(primary: LocalBroker, messages: int, start: Callable[[], Any]) -> Rates:
     """From the start of something until all messages are in the target queue."""
     with Connection(primary.url) as connection:
         channel = connection.default_channel
         Queue(TARGET, durable=True)(channel).declare()
         began = time.perf_counter()
         start()
-        while waiting(channel) < messages:
+        there, half, half_time = 0, 0, began
+        while there < messages:
             time.sleep(0.01)
-        took = time.perf_counter() - began
+            there = waiting(channel)
+            if not half and there >= messages / 2:
+                half, half_time = there, time.perf_counter()
+        ended = time.perf_counter()
         channel.queue_purge(TARGET)
-    return took
+    return Rates(messages / (ended - began), (messages - half) / (ended - half_time))
 
 
-def by_syphon(primary: LocalRabbitMQ | LocalRedis, secondary: LocalRabbitMQ | LocalRedis, messages: int) -> float:
+def by_syphon(primary: LocalBroker, secondary: LocalBroker, messages: int) -> Rates:
     options = {"secondary": secondary.url, "enable_syphon": False}  # it is started below
     with Connection("paired+" + primary.url, transport_options=options) as connection:
         connection.connect()
         pairing = pairing_of(connection)
         fill(secondary.url, list(pairing.rotation.queues), messages)
         syphon = Syphon(pairing)
-        took = seconds_until_there(primary, messages, syphon.start)
+        rates = rates_until_there(primary, messages, syphon.start)
         syphon.stop()
         pairing.close()
-    return took
+    return rates
 
 
-def by_shovel(primary: LocalRabbitMQ, secondary: LocalRabbitMQ, messages: int) -> float:
+def by_shovel(primary: LocalRabbitMQ, secondary: LocalRabbitMQ, messages: int) -> Rates:
     with Connection(secondary.url) as connection:
         Queue("to-shovel", durable=True)(connection.default_channel).declare()
     fill(secondary.url, ["to-shovel"], messages)
@@ -98,14 +114,14 @@ def by_shovel(primary: LocalRabbitMQ, secondary: LocalRabbitMQ, messages: int) -
         "dest-queue": TARGET,
         "ack-mode": "on-confirm",
     }
-    took = seconds_until_there(
+    rates = rates_until_there(
         primary, messages, lambda: secondary.ctl("set_parameter", "shovel", "bench", json.dumps(definition))
     )
     secondary.ctl("clear_parameter", "shovel", "bench")
-    return took
+    return rates
 
 
-def by_loop(primary: LocalRabbitMQ, secondary: LocalRabbitMQ, messages: int) -> float:
+def by_loop(primary: LocalRabbitMQ, secondary: LocalRabbitMQ, messages: int) -> Rates:
     with Connection(secondary.url) as connection:
         Queue("to-loop", durable=True)(connection.default_channel).declare()
     fill(secondary.url, ["to-loop"], messages)
@@ -131,36 +147,50 @@ def by_loop(primary: LocalRabbitMQ, secondary: LocalRabbitMQ, messages: int) -> 
                 for _ in range(messages):
                     source.drain_events(timeout=30)
 
-    return seconds_until_there(primary, messages, loop)
+    return rates_until_there(primary, messages, loop)
 
 
-def on_redis(messages: int, rounds: int) -> None:
-    with LocalRedis() as primary, LocalRedis() as secondary:
-        rates = [messages / by_syphon(primary, secondary, messages) for _ in range(rounds)]
-    print(json.dumps({"syphon_per_s": round(statistics.median(rates)), "load": round(os.getloadavg()[0], 2)}))
+def beside_the_shovel(messages: int, rounds: int) -> dict[str, list[Rates]]:
+    rates: dict[str, list[Rates]] = {"syphon": [], "shovel": [], "loop": []}
+    with LocalRabbitMQ() as primary, LocalRabbitMQ(plugins=["rabbitmq_shovel"]) as secondary:
+        for _ in range(rounds):
+            rates["syphon"].append(by_syphon(primary, secondary, messages))
+            rates["shovel"].append(by_shovel(primary, secondary, messages))
+            rates["loop"].append(by_loop(primary, secondary, max(messages // 10, 1)))
+    return rates
+
+
+def alone(primary_kind: str, secondary_kind: str, messages: int, rounds: int) -> dict[str, list[Rates]]:
+    with BROKERS[primary_kind]() as primary, BROKERS[secondary_kind]() as secondary:
+        return {"syphon": [by_syphon(primary, secondary, messages) for _ in range(rounds)]}
+
+
+def medians(rates: dict[str, list[Rates]]) -> dict[str, Rates]:
+    return {name: Rates(*map(statistics.median, zip(*each, strict=True))) for name, each in rates.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=30_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--redis", action="store_true")
+    pairs = [f"{primary}+{secondary}" for primary in BROKERS for secondary in BROKERS]
+    parser.add_argument("--pair", choices=pairs, default="amqp+amqp")
     options = parser.parse_args()
-    if options.redis:
-        on_redis(options.messages, options.rounds)
-        return
-    few = max(options.messages // 10, 1)
-    rates: dict[str, list[float]] = {"syphon": [], "shovel": [], "loop": []}
-    with LocalRabbitMQ() as primary, LocalRabbitMQ(plugins=["rabbitmq_shovel"]) as secondary:
-        for _ in range(options.rounds):
-            rates["syphon"].append(options.messages / by_syphon(primary, secondary, options.messages))
-            rates["shovel"].append(options.messages / by_shovel(primary, secondary, options.messages))
-            rates["loop"].append(few / by_loop(primary, secondary, few))
-            print(json.dumps({name: round(each[-1]) for name, each in rates.items()}), flush=True)
-    medians = {name: statistics.median(each) for name, each in rates.items()}
-    result = {f"{name}_per_s": round(rate) for name, rate in medians.items()}
-    result["syphon_of_shovel_percent"] = round(100 * medians["syphon"] / medians["shovel"])
-    result["loop_of_shovel_percent"] = round(100 * medians["loop"] / medians["shovel"])
+    if options.pair == "amqp+amqp":
+        rates = beside_the_shovel(options.messages, options.rounds)
+    else:
+        primary, secondary = options.pair.split("+")
+        rates = alone(primary, secondary, options.messages, options.rounds)
+    found = medians(rates)
+    result: dict[str, Any] = {"pair": options.pair}
+    for name, each in found.items():
+        quartiles = statistics.quantiles([rate.all for rate in rates[name]], n=4) if options.rounds > 1 else []
+        result[name] = {
+            "per_s": round(each.all),
+            "quartiles": [round(quartile) for quartile in quartiles[::2]],
+            "second_half_per_s": round(each.second_half),
+            "of_shovel_percent": round(100 * each.all / found["shovel"].all) if "shovel" in found else None,
+        }
     print(json.dumps({**result, "load": round(os.getloadavg()[0], 2)}))
 
 
