@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import statistics
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -147,7 +148,7 @@ def by_loop(primary: LocalRabbitMQ, secondary: LocalRabbitMQ, messages: int) -> 
                 for _ in range(messages):
                     source.drain_events(timeout=30)
 
-    return rates_until_there(primary, messages, loop)
+    return rates_until_there(primary, messages, threading.Thread(target=loop).start)
 
 
 def beside_the_shovel(messages: int, rounds: int) -> dict[str, list[Rates]]:
