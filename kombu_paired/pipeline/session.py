@@ -46,8 +46,8 @@ logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
 logger.shell.level = off
 """
 
-#: Spark's own progress bar, and that each expression is told on which line of Python it was written, which takes 1.5 s
-#: of a small report. A server lets no client set them.
+#: Spark's own progress bar; and that each expression learns on which line of Python it was written, for messages that
+#: nobody sees here. A server lets no client set them.
 PROGRESS, DEBUGGING = "spark.ui.showConsoleProgress", "spark.python.sql.dataFrameDebugging.enabled"
 #: True of every session. The tables are in UTC, and a number that does not fit is an error and not another number.
 EVERYWHERE = {
