@@ -7,8 +7,8 @@ journal's format alone, and nothing of a pairing. From the ground up:
 the ground    ``session`` is Spark, ``schema`` the journal's format as Spark reads it, ``parquet`` writes tables
 ``costs``     ``charges`` counts operations, ``prices`` turns them into money. Pure
 ``reading``   finds journals and reads events; what is none is counted and kept
-``tables``    ``messages``, ``outages``, ``cost``, ``what_if`` (with ``replay``), ``quality`` and ``service`` make one
-              each
+``tables``    ``messages``, ``outages``, ``cost``, ``what_if`` (with ``replay``, which ``few`` does in
+              memory, and ``choice``), ``quality`` and ``service`` make one each
 ``page``      ``facts`` sums tables up, ``html`` and what it is made of draw ``report.html``
 ``report``    makes all tables and the page, once
 ``live``      ``watch`` makes them over and over while journals grow: ``folders``, ``tail``, ``store``

@@ -174,7 +174,7 @@ def make_tables(
         weights = saved(heavy(few, found), "heavy")
         paid = saved(cost(events, weights, sheet), "cost", "day")
     with work.step("what if"):
-        failed = saved(work.none(SPAN_COLUMNS) if is_calm else spans(failing, few), "spans")
+        failed = saved(work.none(SPAN_COLUMNS) if is_calm else spans(failing), "spans")
         reach = {"longest_failover": max(GRID.failover_intervals), "longest_ping": max(GRID.ping_intervals)}
         came = saved(work.none(ARRIVAL_COLUMNS) if is_calm else arrivals(events, failed, **reach), "arrivals")
         tried = work.none(WHAT_IF_COLUMNS) if is_calm else what_if(failed, came, few, found, happened, paid)

@@ -89,7 +89,7 @@ class Tried:
 def tried_of(fleet: Fleet) -> Tried:
     """Try :data:`GRID`."""
     paid = fleet.saved(cost(fleet.events, heavy(fleet.events, fleet.messages), SHEET), "cost")
-    known = fleet.saved(spans(fleet.intervals, fleet.events), "spans")
+    known = fleet.saved(spans(fleet.intervals), "spans")
     reach = {"longest_failover": max(GRID.failover_intervals), "longest_ping": max(GRID.ping_intervals)}
     came = fleet.saved(arrivals(fleet.events, known, **reach), "arrivals")
     table = what_if(known, came, fleet.events, fleet.messages, fleet.outages, paid, GRID)

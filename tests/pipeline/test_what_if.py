@@ -9,9 +9,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from kombu_paired.pairing.circuit import CircuitState, EntityCircuit
+from kombu_paired.pipeline.tables import what_if as table
+from kombu_paired.pipeline.tables.choice import AIMS
 from kombu_paired.pipeline.tables.outages import intervals
 from kombu_paired.pipeline.tables.replay import ARRIVAL_COLUMNS, RECOVERIES, SPAN_COLUMNS, arrivals, replayed, spans
-from kombu_paired.pipeline.tables.what_if import AIMS, WHAT_IF_COLUMNS, what_if
+from kombu_paired.pipeline.tables.what_if import WHAT_IF_COLUMNS, Grid, what_if
 from tests.pipeline.tables import GRID, RAN, events_of, made_of
 
 SECOND = 1_000_000
@@ -72,7 +74,7 @@ def test_a_replay_does_what_the_circuit_does(spark):
     """Forty processes, each with an outage of its own."""
     recorded = {pid: recorded_outage(random.Random(pid)) for pid in range(1, 41)}
     events = events_of(spark, *(line | {"pid": pid} for pid, (lines, *_) in recorded.items() for line in lines))
-    known = spans(intervals(events), events)
+    known = spans(intervals(events))
     came = arrivals(events, known, longest_failover=max(FAILOVERS), longest_ping=max(PINGS))
     number = {}
     for span in known.collect():
@@ -111,7 +113,7 @@ def test_the_ping_that_finds_a_namespace_back_has_the_others_of_its_process_ping
     lines.append({"pid": 2, "time": START, "event": "failed_over", "failure": "unreachable", "entity": "b"})
     lines.append({"pid": 2, "time": START + 70 * SECOND, "event": "ping", "entity": "b"})
     events = events_of(spark, *(line | {"seq": number} for number, line in enumerate(lines, 1)))
-    known = spans(intervals(events), events)
+    known = spans(intervals(events))
     came = arrivals(events, known, longest_failover=0, longest_ping=60)
     rows = replayed(known, came, [0.0], [60.0]).where("recovery = 'likely'").join(known, "number")
     found = {(row.pid, row.entity): (row.late_s, row.pings, row.diverted) for row in rows.collect()}
@@ -220,6 +222,58 @@ def test_a_setting_that_leaves_callers_without_a_backlog_queue_is_not_recommende
 def test_where_nothing_failed_there_is_nothing_to_replay(spark, fleet, found):
     _, costs = found
     calm = fleet.events.where("event in ('sent', 'consumed')")
-    known = spans(intervals(calm), calm)
+    known = spans(intervals(calm))
     came = arrivals(calm, known, longest_failover=10, longest_ping=60)
     assert what_if(known, came, calm, fleet.messages, fleet.outages.limit(0), costs, GRID).collect() == []
+
+
+# -- in memory, and by Spark ------------------------------------------------------------------------------------------
+
+
+def any_spans(rng, count):
+    """Spans of which some overlap, follow each other, were not failed over, or have broken clocks; and arrivals."""
+    spans_, arrivals_ = [], []
+    for number in range(1, count + 1):
+        start = START + rng.randrange(0, 40) * 30 * SECOND
+        least = start + rng.choice((0, rng.randrange(1, 10**9), rng.randrange(1, 10**8)))
+        most = least + rng.choice((0, rng.randrange(1, 2 * 10**8)))
+        spans_.append(
+            (
+                number, rng.randrange(10), "h", 1, rng.choice(("main", "other", "calm")), str(number), start,
+                rng.choice((None, start, start + 10 * SECOND)), rng.choice((None, most + rng.randrange(10**9))),
+                least, (least + most) // 2, most, rng.randrange(3), rng.random() * 9_000, rng.random() * 5_000,
+                rng.choice((0.0, rng.random() * 2_000)), rng.choice((0.0, 1.0, rng.random())),
+            )
+        )  # fmt: skip
+        moments = (start + 1, least, most, start + 30 * SECOND, start + rng.randrange(1, 10**9))
+        arrivals_ += [(number, rng.choice(moments)) for _ in range(rng.choice((0, 1, 5, 60)))]
+    return spans_, arrivals_
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_replayed_in_memory_is_what_spark_replays(spark, seed):
+    some, came = any_spans(random.Random(seed), 300)
+    known = spark.createDataFrame(some, ", ".join(f"{name} {type_}" for name, type_ in SPAN_COLUMNS.items()))
+    arrived = spark.createDataFrame(came, "number int, at bigint")
+    ranges = [("main", START, START + 600 * SECOND), ("main", START + 900 * SECOND, START + 960 * SECOND)]
+    whole = spark.createDataFrame([*ranges, ("other", START, START)], "pairing string, outage bigint, ended bigint")
+    grid = Grid(FAILOVERS, PINGS)
+    here, there = table._in_memory(known, arrived, whole, grid), table._by_spark(known, arrived, whole, grid)
+    assert sorted(here, key=pair_of) == sorted(there, key=pair_of)
+    assert len(here) == len(FAILOVERS) * len(PINGS)
+    assert 0 < here[0].noticed < len(some)  # some are in no outage
+
+
+def pair_of(replay):
+    return replay.failover_interval, replay.ping_interval
+
+
+@pytest.mark.parametrize("most", ["MOST_SPANS", "MOST_ARRIVALS"])
+def test_what_is_too_much_for_memory_is_left_to_spark_and_gives_the_same_table(fleet, tried, most, monkeypatch):
+    def refuse(*arguments):
+        raise AssertionError("in memory")
+
+    monkeypatch.setattr(table, most, 3)
+    monkeypatch.setattr(table, "replayed_in_memory", refuse)
+    made = what_if(tried.spans, tried.arrivals, fleet.events, fleet.messages, fleet.outages, tried.cost, GRID)
+    assert sorted(made.collect()) == sorted(tried.what_if.collect())

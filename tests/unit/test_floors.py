@@ -75,6 +75,7 @@ OPTIONAL = {
     "azure": {"brokers.servicebus"},
     "celery": {"contrib", "cli", "demo"},
     "django": {"contrib.django"},
+    "numpy": {"pipeline.tables"},  # of pandas
     "opentelemetry": {"contrib.opentelemetry"},
     "prometheus_client": {"contrib.prometheus"},
     "py4j": {"pipeline.live"},

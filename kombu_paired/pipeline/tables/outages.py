@@ -28,6 +28,22 @@ OUTAGE = ("scope", "pairing", "named", "outage")
 #: What is counted of the messages of an outage.
 COUNTS = ("diverted", "recovered", "stood_in", "dead", "waiting", "ran_meanwhile")
 
+#: Of :func:`intervals`.
+INTERVAL_COLUMNS = (
+    *PROCESS,
+    *ENTITY,
+    "start",
+    "end",
+    "last_bad",
+    "good",
+    "failed_over",
+    "kinds",
+    "trapped",
+    "trapped_ms",
+    "wait_ms",
+    "ping_ms",
+    "charged",
+)
 #: Column -> type.
 OUTAGE_COLUMNS = {
     "scope": "string",
@@ -115,12 +131,12 @@ def is_failure() -> Column:
 
 
 def _evidence(events: DataFrame) -> DataFrame:
-    """Who saw what: host, pid, pairing, entity, time, seq, event, failure, is_bad."""
+    """Who saw what: host, pid, pairing, entity, time, seq, event, failure, first_attempt, ms, is_bad."""
     event, failure, is_bad = F.col("event"), F.col("failure"), is_failure()
     is_good = (event == "restored") | ((event == "ping") & failure.isNull())
     found = events.where(event.isin("send_failed", "suspect", "failed_over", "ping", "restored"))
     return found.where(F.col("entity").isNotNull() & (is_bad | is_good)).select(
-        *PROCESS, *ENTITY, "time", "seq", "event", "failure", is_bad.alias("is_bad")
+        *PROCESS, *ENTITY, "time", "seq", "event", "failure", "first_attempt", "ms", is_bad.alias("is_bad")
     )
 
 
@@ -131,36 +147,67 @@ def intervals(events: DataFrame) -> DataFrame:
         events: the journal's fields, without copies.
 
     Returns:
-        One row per process, entity, and time for which it failed: host, pid, pairing, entity; start, end, good,
-        failed_over (microseconds since 1970, UTC; the last two null where nobody says so); kinds (of the failures).
+        One row per process, entity, and time for which it failed.
+
+        ============================  =============  ==================================================================
+        host, pid, pairing, entity                   as in the events
+        start, end, last_bad          bigint         of the first failure, of the first success (of the last failure,
+                                                     where nobody saw one), and of the last failure; as all times here,
+                                                     microseconds since 1970, UTC
+        good, failed_over             bigint         of the first success, and of the failover; null where there is none
+        kinds                         array<string>  of the failures
+        trapped, trapped_ms           bigint,        callers that were waiting when the first failure showed, and their
+                                      double         milliseconds
+        wait_ms, ping_ms              double         milliseconds that a caller waits for the primary to fail, and that
+                                                     a ping does, on average
+        charged                       double         share of the failed pings that reached the namespace
+        ============================  =============  ==================================================================
     """
     of_one = Window.partitionBy(*PROCESS, *ENTITY).orderBy("time", "seq")
     bad = F.col("is_bad")
     was_bad, before = F.lag("is_bad").over(of_one), F.lag("time").over(of_one)
     opens = bad & (was_bad.isNull() | ~was_bad | (F.col("time") - before > GAP))
+    start = F.last(F.when(F.col("opens"), F.col("time")), ignorenulls=True).over(_so_far(of_one))
     numbered = (
         events.transform(_evidence)
         .withColumn("opens", opens)
-        .withColumn("interval", _running_count(F.col("opens"), of_one))
+        .withColumns({"interval": _running_count(F.col("opens"), of_one), "start": start})
     )
-    found = (
+    return (
         numbered.where(F.col("interval") > 0)
-        .groupBy(*PROCESS, *ENTITY, "interval")
+        .groupBy(*PROCESS, *ENTITY, "interval", "start")
         .agg(
-            F.min(F.when(bad, F.col("time"))).alias("start"),
             F.max(F.when(bad, F.col("time"))).alias("last_bad"),
             F.min(F.when(~bad, F.col("time"))).alias("good"),
             F.min(F.when(F.col("event") == "failed_over", F.col("time"))).alias("failed_over"),
             F.collect_set(F.when(bad, F.col("failure"))).alias("kinds"),
+            *_of_failures(),
         )
+        .withColumn("end", F.coalesce("good", "last_bad"))
+        .select(*INTERVAL_COLUMNS)
     )
-    end = F.coalesce("good", "last_bad").alias("end")
-    return found.select(*PROCESS, *ENTITY, "start", end, "good", "failed_over", "kinds")
+
+
+def _of_failures() -> list[Column]:
+    """What a replay needs to know of an interval's failures."""
+    is_send, is_failed_ping = F.col("event") == "send_failed", (F.col("event") == "ping") & F.col("is_bad")
+    is_trapped, ms = is_send & (F.col("first_attempt") <= F.col("start")), F.col("ms")
+    is_charged = F.when(is_failed_ping, (F.col("failure") != "unreachable").cast("double"))
+    return [
+        F.count_if(is_trapped).alias("trapped"),
+        F.coalesce(F.sum(F.when(is_trapped, ms)), F.lit(0.0)).alias("trapped_ms"),
+        F.coalesce(F.avg(F.when(is_send, ms)), F.lit(0.0)).alias("wait_ms"),
+        F.coalesce(F.avg(F.when(is_failed_ping, ms)), F.lit(0.0)).alias("ping_ms"),
+        F.coalesce(F.avg(is_charged), F.lit(1.0)).alias("charged"),
+    ]
+
+
+def _so_far(window: WindowSpec) -> WindowSpec:
+    return window.rowsBetween(Window.unboundedPreceding, Window.currentRow)
 
 
 def _running_count(condition: Column, window: WindowSpec) -> Column:
-    rows = window.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    return F.sum(F.when(condition, 1).otherwise(0)).over(rows)
+    return F.sum(F.when(condition, 1).otherwise(0)).over(_so_far(window))
 
 
 def _joined(spans: DataFrame, keys: tuple[str, ...], start: str, end: str, name: str) -> DataFrame:

@@ -26,7 +26,6 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kombu_paired.pipeline.schema import ENTITY, PROCESS
-from kombu_paired.pipeline.tables.outages import is_failure
 
 __all__ = ("ARRIVAL_COLUMNS", "SPAN_COLUMNS", "arrivals", "replayed", "spans")
 
@@ -67,12 +66,11 @@ ARRIVAL_COLUMNS = {"number": "int", "at": "bigint"}
 # -- what was recorded ------------------------------------------------------------------------------------------------
 
 
-def spans(intervals: DataFrame, events: DataFrame) -> DataFrame:
+def spans(intervals: DataFrame) -> DataFrame:
     """Each time for which an entity failed for a process, with what a replay needs to know of it.
 
     Arguments:
         intervals: of :func:`kombu_paired.pipeline.tables.outages.intervals`.
-        events: the journal's fields, without copies.
 
     Returns:
         ============================  ======  ==========================================================================
@@ -91,17 +89,12 @@ def spans(intervals: DataFrame, events: DataFrame) -> DataFrame:
         charged                       double  share of the failed pings that reached the namespace, and are charged
         ============================  ======  ==========================================================================
     """
-    keys, of_one = [*PROCESS, *ENTITY], Window.partitionBy(*PROCESS, *ENTITY).orderBy("start")
-    numbered = (
-        intervals.withColumn("until", F.lead("start").over(of_one))
-        .transform(_together)
-        .withColumn("number", F.row_number().over(Window.orderBy(*keys, "start")))
-    )
-    failures = events.transform(_failures).join(numbered.select(*keys, "number", "start", "end"), keys, "inner")
-    known = failures.where(F.col("time").between(F.col("start"), F.col("end"))).transform(_summed)
-    most = F.coalesce("good", "least")
-    when = {"likely": F.floor((F.col("least") + most) / 2), "most": most}
-    return numbered.join(known, "number", "inner").withColumns(when).select(*SPAN_COLUMNS)
+    of_one = Window.partitionBy(*PROCESS, *ENTITY).orderBy("start")
+    whole = intervals.withColumn("until", F.lead("start").over(of_one)).transform(_together)
+    number = F.row_number().over(Window.orderBy(*PROCESS, *ENTITY, "start"))
+    least, most = F.col("last_bad"), F.coalesce("good", "last_bad")
+    when = {"least": least, "likely": F.floor((least + most) / 2), "most": most}
+    return whole.withColumns({"number": number, **when}).select(*SPAN_COLUMNS)
 
 
 def _together(intervals: DataFrame) -> DataFrame:
@@ -110,25 +103,6 @@ def _together(intervals: DataFrame) -> DataFrame:
     opens = F.when(F.col("start") <= before, None).otherwise(F.col("start"))
     first = F.last(opens, ignorenulls=True).over(in_order.rowsBetween(*SO_FAR))
     return intervals.withColumn("together", F.xxhash64(*PROCESS, "pairing", first))
-
-
-def _failures(events: DataFrame) -> DataFrame:
-    found = events.where(F.col("event").isin("send_failed", "suspect", "failed_over", "ping") & is_failure())
-    return found.select(*PROCESS, *ENTITY, "time", "event", "failure", "first_attempt", "ms")
-
-
-def _summed(failures: DataFrame) -> DataFrame:
-    is_send, is_ping = F.col("event") == "send_failed", F.col("event") == "ping"
-    is_trapped = is_send & (F.col("first_attempt") <= F.col("start"))
-    charged = F.avg(F.when(is_ping, (F.col("failure") != "unreachable").cast("double")))
-    return failures.groupBy("number").agg(
-        F.max("time").alias("least"),
-        F.count_if(is_trapped).alias("trapped"),
-        F.coalesce(F.sum(F.when(is_trapped, F.col("ms"))), F.lit(0.0)).alias("trapped_ms"),
-        F.coalesce(F.avg(F.when(is_send, F.col("ms"))), F.lit(0.0)).alias("wait_ms"),
-        F.coalesce(F.avg(F.when(is_ping, F.col("ms"))), F.lit(0.0)).alias("ping_ms"),
-        F.coalesce(charged, F.lit(1.0)).alias("charged"),
-    )
 
 
 def arrivals(events: DataFrame, spans: DataFrame, *, longest_failover: float, longest_ping: float) -> DataFrame:

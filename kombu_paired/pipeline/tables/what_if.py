@@ -15,24 +15,29 @@ without, :func:`kombu_paired.pipeline.costs.charges.of_message`), pings, and idl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, fields
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kombu_paired.pipeline.costs.charges import STEP
 from kombu_paired.pipeline.schema import ENTITY, PROCESS
-from kombu_paired.pipeline.tables.replay import replayed
+from kombu_paired.pipeline.tables.choice import Record, Replay, judged, settings
+from kombu_paired.pipeline.tables.few import (
+    ARRIVALS_NEEDED,
+    MOST_ARRIVALS,
+    MOST_SPANS,
+    SPANS_NEEDED,
+    WHOLE_NEEDED,
+    replayed_in_memory,
+)
+from kombu_paired.pipeline.tables.replay import SECOND, replayed
 
 __all__ = ("GRID", "WHAT_IF_COLUMNS", "Grid", "what_if")
 
-SECOND = 1_000_000
 #: Backlog queues that a process pulls within so long have failed together.
 TOGETHER = 300 * SECOND
-#: What is to be small.
-AIMS = ("messages_diverted", "waited_s", "notice_s", "drain_s", "operations")
-#: Two figures that differ by less than so much are taken for the same: the replays are no more exact.
-NOISE = 0.05
 
 #: Column -> type.
 WHAT_IF_COLUMNS = {
@@ -89,6 +94,9 @@ def what_if(
 ) -> DataFrame:
     """Each setting of the grid, over all recorded outages together. No row where nothing failed.
 
+    It is worked out at once: the replays in memory, where there are few spans and arrivals, and by Spark else, with the
+    same result.
+
     Arguments:
         spans, arrivals: of :mod:`kombu_paired.pipeline.tables.replay`, made for a grid that reaches as far.
         events: the journal's fields, without copies.
@@ -117,20 +125,43 @@ def what_if(
                                             string
         ==================================  =======  ===================================================================
     """
+    whole = outages.transform(_of_namespaces)
+    replays = _in_memory(spans, arrivals, whole, grid)
+    if replays is None:
+        replays = _by_spark(spans, arrivals, whole, grid)
+    record = _record(spans, events, messages, cost)
+    rows = judged(settings(replays, grid.backlog_queues, record), record)
+    schema = ", ".join(f"{name} {type_}" for name, type_ in WHAT_IF_COLUMNS.items())
+    return spans.sparkSession.createDataFrame([tuple(row[name] for name in WHAT_IF_COLUMNS) for row in rows], schema)
+
+
+# -- replays ----------------------------------------------------------------------------------------------------------
+
+
+def _of_namespaces(outages: DataFrame) -> DataFrame:
+    """pairing; outage and ended, when it begins and ends, in microseconds."""
+    first, ended = F.unix_micros("first_failure_at").alias("outage"), F.unix_micros("ended_at").alias("ended")
+    return outages.where(F.col("scope") == "namespace").select("pairing", first, ended)
+
+
+def _in_memory(spans: DataFrame, arrivals: DataFrame, whole: DataFrame, grid: Grid) -> list[Replay] | None:
+    """The replays, worked out here; None when they are too many for that."""
+    few_spans = spans.select(*SPANS_NEEDED).limit(MOST_SPANS + 1).toArrow()
+    if len(few_spans) > MOST_SPANS:
+        return None
+    few_arrivals = arrivals.select(*ARRIVALS_NEEDED).limit(MOST_ARRIVALS + 1).toArrow()
+    if len(few_arrivals) > MOST_ARRIVALS:
+        return None
+    outages = whole.select(*WHOLE_NEEDED).toArrow()
+    return replayed_in_memory(few_spans, few_arrivals, outages, grid.failover_intervals, grid.ping_intervals)
+
+
+def _by_spark(spans: DataFrame, arrivals: DataFrame, whole: DataFrame, grid: Grid) -> list[Replay]:
     replays = replayed(spans, arrivals, grid.failover_intervals, grid.ping_intervals).transform(_one_per_span)
-    placed = replays.join(spans.transform(_of_namespaces, outages), "number", "inner")
-    facts = _facts(spans, events, messages, cost)
-    return (
-        placed.transform(_by_outage)
-        .crossJoin(F.broadcast(_counts(spans.sparkSession, grid)))
-        .crossJoin(F.broadcast(facts))
-        .transform(_by_setting)
-        .transform(_judged)
-        .select(*WHAT_IF_COLUMNS)
-    )
-
-
-# -- sums -------------------------------------------------------------------------------------------------------------
+    placed = spans.select("number", "pairing", "start").join(F.broadcast(whole), "pairing", "inner")
+    within = placed.where(F.col("start").between(F.col("outage"), F.col("ended"))).drop("start", "ended")
+    summed = replays.join(within, "number", "inner").transform(_by_outage).transform(_by_pair)
+    return [Replay(**row.asDict()) for row in summed.collect()]
 
 
 def _one_per_span(replays: DataFrame) -> DataFrame:
@@ -155,92 +186,61 @@ def _one_per_span(replays: DataFrame) -> DataFrame:
     return pivoted.withColumns({"late": F.col("late_likely"), "late_least": shortest, "late_most": longest})
 
 
-def _of_namespaces(spans: DataFrame, outages: DataFrame) -> DataFrame:
-    """number, pairing, outage: the namespace's outage of a span."""
-    whole = outages.where(F.col("scope") == "namespace").select(
-        "pairing",
-        F.unix_micros("first_failure_at").alias("outage"),
-        F.unix_micros("ended_at").alias("ended"),
-    )
-    return (
-        spans.join(F.broadcast(whole), "pairing", "inner")
-        .where(F.col("start").between(F.col("outage"), F.col("ended")))
-        .select("number", "pairing", "outage")
-    )
-
-
 def _by_outage(placed: DataFrame) -> DataFrame:
-    """pairing, outage, failover_interval, ping_interval; sums."""
-    sums = ("diverted", "waiting", "waited_s", "pings", "charged_pings")
-    bounds = ("diverted_least", "diverted_most", "pings_least", "pings_most", "late", "late_least", "late_most")
+    """pairing, outage, failover_interval, ping_interval; sums, of whole numbers, whatever their order."""
+
+    def millionths(name: str) -> Column:
+        return F.sum(F.floor(F.col(name) * SECOND + 0.5))
+
+    whole = ("diverted", "diverted_least", "diverted_most", "waiting", "pings", "pings_least", "pings_most")
     return placed.groupBy("pairing", "outage", "failover_interval", "ping_interval").agg(
-        *(F.sum(name).alias(name) for name in (*sums, *bounds)), F.count("late").alias("noticed")
+        *(F.sum(name).alias(name) for name in whole),
+        millionths("charged_pings").alias("charged"),
+        millionths("waited_s").alias("waited_us"),
+        *(millionths(name).alias(f"{name}_us") for name in ("late", "late_least", "late_most")),
+        F.count("late").alias("noticed"),
     )
 
 
-def _counts(spark: SparkSession, grid: Grid) -> DataFrame:
-    return spark.createDataFrame([(each,) for each in grid.backlog_queues], "backlog_queues int")
-
-
-def _by_setting(tried: DataFrame) -> DataFrame:
-    queues = F.col("backlog_queues")
-    summed = tried.withColumn("drain", F.col("diverted") / F.col("pace"))
-    facts = ("detour", "pace", "queues", "idle", "failed_together", "rate", "set_failover", "set_ping")
-    summed = summed.groupBy("failover_interval", "ping_interval", "backlog_queues").agg(
-        F.sum("diverted").alias("messages_diverted"),
-        F.sum("diverted_least").alias("messages_diverted_least"),
-        F.sum("diverted_most").alias("messages_diverted_most"),
-        F.sum("waiting").alias("callers_waiting"),
-        F.round(F.sum("waited_s"), 3).alias("waited_s"),
-        *(F.sum(name).cast("bigint").alias(name) for name in ("pings", "pings_least", "pings_most")),
-        *(
-            F.try_divide(F.sum(name), F.sum("noticed")).alias(f"{name.replace('late', 'notice')}_s")
-            for name in ("late", "late_least", "late_most")
-        ),
-        F.max("drain").alias("drain_s"),
-        F.sum("charged_pings").alias("charged_pings"),
-        *(F.first(name).alias(name) for name in facts),
-    )
-    operations = F.ceil(F.col("messages_diverted") * F.col("detour") + F.col("charged_pings") + queues * F.col("idle"))
-    return summed.withColumns(
-        {
-            "operations": operations,
-            "money": operations * F.col("rate"),
-            "backlog_queues_left": queues - F.col("failed_together"),
-        }
-    )
+def _by_pair(outages: DataFrame) -> DataFrame:
+    """The fields of :class:`~kombu_paired.pipeline.tables.choice.Replay`."""
+    pair = ("failover_interval", "ping_interval")
+    sums = [each.name for each in fields(Replay) if each.name not in (*pair, "worst")]
+    return outages.groupBy(*pair).agg(F.max("diverted").alias("worst"), *(F.sum(name).alias(name) for name in sums))
 
 
 # -- what is known of the record --------------------------------------------------------------------------------------
 
 
-def _facts(spans: DataFrame, events: DataFrame, messages: DataFrame, cost: DataFrame) -> DataFrame:
-    """One row.
-
-    Returns:
-        detour (operations that a diverted message takes more than another), pace (messages per second that come home),
-        queues, idle (receives per backlog queue), failed_together (backlog queues), rate (money per operation),
-        set_failover and set_ping (seconds, as far as they show).
-    """
+def _record(spans: DataFrame, events: DataFrame, messages: DataFrame, cost: DataFrame) -> Record:
     carried = F.greatest(F.ceil(F.col("bytes") / STEP), F.lit(1))
-    detour = messages.where(F.col("diverted_at").isNotNull()).agg(
-        F.coalesce(F.avg(2 * carried + 1), F.lit(3.0)).alias("detour")
+    detour = messages.where(F.col("diverted_at").isNotNull()).agg(F.avg(2 * carried + 1).alias("detour"))
+    polled = F.col("stage") == "idle_receive"
+    by_pairing = cost.groupBy("pairing").agg(
+        F.sum(F.when(polled, F.col("operations"))).alias("receives"),
+        F.count_distinct(F.when(polled, F.col("entity"))).alias("queues"),
+        F.sum("money").alias("money"),
+        F.sum("operations").alias("operations"),
     )
-    idle = cost.where(F.col("stage") == "idle_receive").groupBy("pairing")
-    polled = idle.agg(F.sum("operations").alias("receives"), F.count_distinct("entity").alias("queues"))
-    polls = polled.agg(
-        F.max("queues").alias("queues"),
-        F.coalesce(F.sum(F.col("receives") / F.col("queues")), F.lit(0.0)).alias("idle"),
+    charged = by_pairing.agg(
+        F.max(F.nullif("queues", F.lit(0))).alias("queues"),
+        F.sum(F.try_divide("receives", "queues")).alias("idle"),
+        F.try_divide(F.sum("money"), F.sum("operations")).alias("rate"),
     )
-    rate = cost.agg(F.try_divide(F.sum("money"), F.sum("operations")).alias("rate"))
     # The quickest show it: a failover waits for a message.
     set_failover = spans.agg(
         (F.percentile_approx(F.col("failed_over") - F.col("start"), 0.01) / SECOND).alias("set_failover")
     )
-    facts = detour
-    for other in (polls, rate, set_failover, _pace(events), _failed_together(events), _set_ping(events)):
-        facts = facts.crossJoin(other)
-    return facts
+    known = [detour, charged, set_failover, _pace(events), _failed_together(events), _set_ping(events)]
+    # One query for all: joined side by side, they would be one after the other.
+    whole = functools.reduce(DataFrame.unionByName, (each.select(_as_map(each)) for each in known))
+    found = [item for row in whole.collect() for item in row.known.items()]
+    return Record(**{name: value for name, value in found if value is not None})
+
+
+def _as_map(row: DataFrame) -> Column:
+    items = ((F.lit(name), F.col(name).cast("double")) for name in row.columns)
+    return F.create_map(*(each for item in items for each in item)).alias("known")
 
 
 def _pace(events: DataFrame) -> DataFrame:
@@ -256,7 +256,7 @@ def _failed_together(events: DataFrame) -> DataFrame:
     together = pulled.groupBy(*PROCESS, "pairing", while_.alias("while")).agg(
         F.count_distinct("entity").alias("failed")
     )
-    return together.agg(F.coalesce(F.max("failed"), F.lit(0)).alias("failed_together"))
+    return together.agg(F.max("failed").alias("failed_together"))
 
 
 def _set_ping(events: DataFrame) -> DataFrame:
@@ -266,85 +266,3 @@ def _set_ping(events: DataFrame) -> DataFrame:
     had_failed = F.lag("failure").over(of_one).isNotNull()
     between = pings.select(F.when(had_failed, waited / SECOND).alias("waited"))
     return between.agg(F.percentile_approx("waited", 0.5).alias("set_ping"))
-
-
-# -- which is best ----------------------------------------------------------------------------------------------------
-
-
-def _judged(settings: DataFrame) -> DataFrame:
-    """With what tells which one to choose. All of a grid are compared with all, some hundred rows."""
-    everything = Window.partitionBy(F.lit(1))
-    is_sound = F.col("backlog_queues_left") > 0
-    value = {aim: F.coalesce(F.col(aim).cast("double"), F.lit(0.0)) for aim in AIMS}
-    levels = {f"level_{aim}": F.round(F.log1p(value[aim]) / NOISE) for aim in AIMS}
-    sound = F.when(is_sound, F.struct(*levels))
-
-    def is_better(other: Column) -> Column:
-        as_good, better = F.lit(True), F.lit(False)
-        for level in levels:
-            as_good, better = as_good & (other[level] <= F.col(level)), better | (other[level] < F.col(level))
-        return as_good & better
-
-    return (
-        settings.withColumns(levels)
-        .withColumn("others", F.collect_list(sound).over(everything))
-        .withColumn("is_on_front", is_sound & ~F.exists("others", is_better))
-        .drop("others")
-        .withColumns({f"best_{aim}": F.min(F.when(is_sound, value[aim])).over(everything) for aim in AIMS})
-        .withColumn("front", F.count_if("is_on_front").over(everything))
-        .withColumns({"distance": _distance(), "from_recorded": _from_recorded()})
-        .transform(_chosen)
-    )
-
-
-def _distance() -> Column:
-    """How many times worse than the best it is where it is worst, as a logarithm."""
-    return F.greatest(*(F.coalesce(F.log1p(aim) - F.log1p(f"best_{aim}"), F.lit(0.0)) for aim in AIMS))
-
-
-def _from_recorded() -> Column:
-    """How far from what was set; what does not show in the record counts nothing."""
-    total = F.lit(0.0)
-    for name, known in (
-        ("failover_interval", "set_failover"),
-        ("ping_interval", "set_ping"),
-        ("backlog_queues", "queues"),
-    ):
-        total += F.coalesce(F.abs(F.log1p(name) - F.log1p(known)), F.lit(0.0))
-    return total
-
-
-def _chosen(judged: DataFrame) -> DataFrame:
-    settings = ("failover_interval", "ping_interval", "backlog_queues")
-    closest = F.row_number().over(Window.orderBy("from_recorded", *settings))
-    best = F.row_number().over(Window.orderBy(F.desc("is_on_front"), "distance", *settings))
-    is_recommended = F.col("is_on_front") & (F.col("place") == 1)
-    return (
-        judged.withColumn("is_recorded", closest == 1)
-        .withColumn("place", best)
-        .withColumns({"is_recommended": is_recommended, "reason": F.when(is_recommended, _reason())})
-    )
-
-
-def _reason() -> Column:
-    def both(aim: str, digits: int = 0) -> tuple[Column, str, Column, str]:
-        best = F.format_number(f"best_{aim}", digits)
-        return F.format_number(F.coalesce(F.col(aim), F.lit(0)), digits), " (", F.coalesce(best, F.lit("0")), ")"
-
-    parts: tuple[Column | str, ...] = (
-        "Of ",
-        F.format_number("front", 0),
-        " settings that no other one beats in everything, this one comes closest to the best in its weakest point. "
-        "In brackets is the best that any one reaches: ",
-        *both("messages_diverted"),
-        " messages diverted, callers wait ",
-        *both("waited_s", 1),
-        " s together, ",
-        *both("notice_s", 1),
-        " s to notice a recovery, ",
-        *both("drain_s", 1),
-        " s to drain the worst backlog, ",
-        *both("operations"),
-        " operations.",
-    )
-    return F.concat(*(F.lit(part) if isinstance(part, str) else part for part in parts))
