@@ -6,11 +6,13 @@ each of them happy. So the sockets of a link look at the clock themselves.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import select
 import socket
 import ssl
 from time import monotonic
+from types import ModuleType
 from typing import Any
 
 from kombu_paired.bounded import shared
@@ -24,6 +26,25 @@ SLACK = 0.05
 AT_ONCE = 4096
 
 _WOULD_WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+def _own_copy_of_select() -> ModuleType:
+    """The module as Python brings it, which nobody patches.
+
+    After gevent's patching a poll that waits for nothing takes a turn of the event loop nevertheless, for each message;
+    eventlet takes the poll away.
+    """
+    spec = importlib.util.find_spec("select")
+    if spec is None or spec.loader is None:
+        return select
+    own = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(own)
+    return own
+
+
+_select = _own_copy_of_select()
+#: Asks the operating system, and must not be let wait: it would stop all greenlets. None where there is none.
+_poll = getattr(_select, "poll", None)
 
 
 class TimelySocket:
@@ -72,11 +93,11 @@ class TimelySocket:
 
     def is_quiet(self) -> bool:
         """Whether it is certain that a read would find nothing, not even an end."""
-        if self._is_tls or not hasattr(select, "poll"):  # eventlet takes it away
+        if self._is_tls or _poll is None:
             return False
         if self._poller is None:
-            self._poller = select.poll()
-            self._poller.register(self._sock, select.POLLIN)
+            self._poller = _poll()
+            self._poller.register(self._sock, _select.POLLIN)
         return not self._poller.poll(0)
 
     def has_arrived(self) -> bool:

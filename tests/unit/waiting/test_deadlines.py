@@ -159,11 +159,24 @@ def test_a_socket_knows_whether_there_is_something_to_read(pair):
     assert not sock.is_quiet()
 
 
+@pytest.mark.parametrize("patched", ["gevent", "eventlet"])
+def test_a_patched_poll_is_not_asked_whether_there_is_something(pair, monkeypatch, patched):
+    ours, theirs = pair
+    if patched == "gevent":  # it would take a turn of the event loop for each message
+        monkeypatch.setattr("select.poll", lambda: pytest.fail("gevent's"))
+    else:
+        monkeypatch.delattr("select.poll")
+    sock = TimelySocket(ours, Deadline())
+    assert sock.is_quiet()
+    theirs.sendall(b"x")
+    assert not sock.is_quiet()
+
+
 @pytest.mark.parametrize("can_poll", [True, False], ids=["poll", "no-poll"])
 def test_looking_whether_something_has_arrived_takes_nothing_away(pair, monkeypatch, can_poll):
     ours, theirs = pair
     if not can_poll:  # as over TLS, where what has arrived need not be for the driver
-        monkeypatch.delattr("select.poll")
+        monkeypatch.setattr("kombu_paired.brokers.sockets._poll", None)
     sock = TimelySocket(ours, Deadline(5))
     assert not sock.has_arrived()
     theirs.sendall(b"frame")
