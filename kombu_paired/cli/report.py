@@ -16,6 +16,7 @@ from kombu_paired.cli.connecting import json_option
 from kombu_paired.cli.printing import bad, counted, duration, good, heading
 from kombu_paired.pipeline.costs import prices
 from kombu_paired.pipeline.session import SparkUnavailable, require_spark, share_done, spark_session
+from kombu_paired.pipeline.size import is_small
 
 if TYPE_CHECKING:
     from kombu_paired.pipeline.report import Report
@@ -84,7 +85,8 @@ def report(
         sheet = prices.read(sheet_path) if sheet_path else None
         options = {"since": since, "until": until, "sheet": sheet, "azure_metrics": azure_metrics}
         require_spark(remote)
-        made = _make(spark_session(master=master, remote=remote), journals, out, **options)
+        session = spark_session(master=master, remote=remote, few_rows=is_small(journals, beside=out))
+        made = _make(session, journals, out, **options)
     except prices.PriceSheetError as exc:
         raise click.UsageError(str(exc)) from exc
     except SparkUnavailable as exc:

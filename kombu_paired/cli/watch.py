@@ -19,6 +19,7 @@ from kombu_paired.cli.cost import seconds_of
 from kombu_paired.cli.printing import duration
 from kombu_paired.pipeline.costs import prices
 from kombu_paired.pipeline.session import SparkUnavailable, require_spark, spark_session
+from kombu_paired.pipeline.size import is_small
 
 if TYPE_CHECKING:
     from kombu_paired.pipeline.live.watch import Refresh
@@ -106,8 +107,9 @@ def _watch(
     said: Said = SimpleQueue()
     with view as (show, on_step), _signals(said):
         on_step("start Spark")
-        # Twice: Spark takes a signal for itself.
-        with spark_session(master=master, settings=SPARK_SETTINGS) as spark, _signals(said):
+        few_rows = options["once"] and _is_small(journals, out)
+        # Signals twice: Spark takes them for itself.
+        with spark_session(master=master, few_rows=few_rows, settings=SPARK_SETTINGS) as spark, _signals(said):
             _in_thread(lambda: refreshes(spark, journals, out, on_step=on_step, **options), said)
             try:
                 while (each := said.get()) is not None:
@@ -116,6 +118,14 @@ def _watch(
                     show(each)
             except (NoJournals, TakenFolder, Stuck, OSError) as exc:
                 raise click.ClickException(str(exc)) from exc
+
+
+def _is_small(journals: Sequence[str], out: str) -> bool:
+    """Whether there are few events: in the journals, and of those before in the watch's own folder.
+
+    For ``--once`` alone: whoever goes on for weeks may have many one day, with the Java that was started for few.
+    """
+    return is_small(journals, beside=out) and is_small([f"{out}/events"])
 
 
 def _in_thread(make: Callable[[], Iterable[Refresh]], said: Said) -> None:

@@ -29,10 +29,10 @@ from kombu_paired.pipeline.schema import (
     journal_schema,
     lines_schema,
 )
+from kombu_paired.pipeline.size import PARQUET, is_remote, journals_at, local
 
 __all__ = ("Journals", "NoJournals", "accepted", "find_journals", "judged", "read_events", "rejected", "write_events")
 
-PARQUET = (".parquet",)
 #: A time outside of the years 1970 to 9999 is no time; sums of the others cannot overflow.
 LATEST = 253_402_300_799_999_999
 #: No message is so large.
@@ -84,32 +84,19 @@ def find_journals(spark: SparkSession, paths: Sequence[str], *, beside: str | No
     """
     found = Journals()
     for path in paths:
-        if _is_remote(path):
+        if is_remote(path):
             _sort_remote(spark, path, found)
-        else:
-            for file in _walk(Path(path.removeprefix("file://")), Path(beside).absolute() if beside else None):
-                _sort_local(file, found)
+            continue
+        if not os.path.lexists(local(path)):
+            raise NoJournals(f"there is no {local(path)}: name the journals' folder, or one of their files")
+        for file in journals_at(local(path), Path(beside).absolute() if beside else None):
+            _sort_local(file, found)
     if not found.count:
         raise NoJournals(
             f"no journal at {', '.join(paths)}: looked for files that end in {', '.join(ENDINGS + PARQUET)}. "
             "A process writes its journal to the folder that its transport option 'journal' names"
         )
     return found
-
-
-def _is_remote(path: str) -> bool:
-    return "://" in path and not path.startswith("file://")
-
-
-def _walk(path: Path, left_out: Path | None) -> Iterator[Path]:
-    if not os.path.lexists(path):
-        raise NoJournals(f"there is no {path}: name the journals' folder, or one of their files")
-    if not path.is_dir():
-        yield path
-        return
-    for folder, folders, files in os.walk(path):
-        folders[:] = sorted(each for each in folders if Path(folder, each).absolute() != left_out)
-        yield from (Path(folder, each) for each in sorted(files) if each.endswith(ENDINGS + PARQUET))
 
 
 def _sort_local(file: Path, found: Journals) -> None:

@@ -31,6 +31,10 @@ HEAP = "2g"
 COLLECTOR = "-XX:+UseParallelGC"
 #: Spark compiles each query, and stops for good when there is no more room for what is compiled.
 CODE_CACHE = "-XX:ReservedCodeCacheSize=512m"
+#: Of few rows: Java's second compiler takes longer than what it makes faster would have taken.
+FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
+#: Of few rows, too: every part of them costs a task, and looking again at each plan costs more than a better one gains.
+FEW_ROWS = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
 
 #: Spark says what concerns the user by raising; its log repeats that in hundreds of lines.
 QUIET_LOG = """\
@@ -101,7 +105,11 @@ def _java() -> str | None:
 
 @contextmanager
 def spark_session(
-    *, master: str | None = None, remote: str | None = None, settings: dict[str, str] | None = None
+    *,
+    master: str | None = None,
+    remote: str | None = None,
+    few_rows: bool = False,
+    settings: dict[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """A session, stopped at the end together with its temporary files.
 
@@ -109,6 +117,8 @@ def spark_session(
         master: as ``spark-submit --master`` has it. By default what ``spark-submit`` started this process for, else
             this machine with all its cores.
         remote: the URL of a Spark Connect server, ``sc://host:15002``.
+        few_rows: it is for some 100,000 events, and not for many more (:func:`kombu_paired.pipeline.size.is_small`):
+            sooner done with these, and slower with more. It makes no difference on a cluster.
         settings: Spark's own settings, stronger than the ones made here.
 
     Raises:
@@ -126,7 +136,7 @@ def spark_session(
             builder = builder.remote(remote)
             del values[PROGRESS], values[DEBUGGING]
         elif is_local and "PYSPARK_GATEWAY_PORT" not in os.environ:
-            values |= _local_settings(Path(scratch)) | {"spark.master": master or "local[*]"}
+            values |= _local_settings(Path(scratch), few_rows) | {"spark.master": master or "local[*]"}
         elif master is not None:
             values["spark.master"] = master
         for name, value in (values | (settings or {})).items():
@@ -148,19 +158,23 @@ def spark_session(
                 session.stop()
 
 
-def _local_settings(scratch: Path) -> dict[str, str]:
+def _local_settings(scratch: Path, few_rows: bool) -> dict[str, str]:
     # Spark resolves the machine's host name, and stops where nobody knows it; options alone do not prevent that.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Of a Python data source: where this is not activated, the python3 on the PATH has none of these packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     log = scratch / "log4j2.properties"
     log.write_text(QUIET_LOG)
-    collector = "" if "GC" in os.environ.get("JDK_JAVA_OPTIONS", "") else COLLECTOR  # Java takes one choice, and no two
+    java = [f"-Dlog4j2.configurationFile={log.as_uri()}", CODE_CACHE]
+    if "GC" not in os.environ.get("JDK_JAVA_OPTIONS", ""):  # Java takes one choice, and no two
+        java.append(COLLECTOR)
+    if few_rows:
+        java.append(FIRST_COMPILER)
     return {
         "spark.driver.memory": HEAP,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log.as_uri()} {CODE_CACHE} {collector}",
+        "spark.driver.extraJavaOptions": " ".join(java),
         "spark.ui.enabled": "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
@@ -168,6 +182,7 @@ def _local_settings(scratch: Path) -> dict[str, str]:
         # Listing files by a job of its own is for clusters.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
         "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
+        **(FEW_ROWS if few_rows else {}),
     }
 
 
