@@ -1,22 +1,30 @@
 """How long does a report take, against a bare scan of the same files, in one run?
 
-    python -m tests.bench.bench_pipeline [--events N] [--small N] [--rounds N] [--keep FOLDER]
+    python -m tests.bench.bench_pipeline [--events N] [--small N] [--rounds N] [--keep FOLDER] [--against FOLDER]
 
 A simulated fleet to which everything happens writes about so many events (10^6 by default), and fewer (a tenth). The
 bare scan reads the same compressed JSON with the same schema and writes nothing. DuckDB and Polars, where they are
 installed, read the same files, and make the table of messages alone, with its fates: less than the report does. (Polars
 stops at a line that is no JSON, of which there are some, and says so.) All are warmed up with the small fleet first.
 Wall time, and time of the processor, which tells more on a busy machine.
+
+With ``--against``, the same report by the code of this checkout and by that of another one (its folder), in turn. Each
+is made by the command, in a new process that starts its Java, as a user has it. A run of each goes before, unmeasured,
+for what they keep from one report to the next.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import importlib.util
 import json
 import os
 import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -100,9 +108,68 @@ def bare_scan(spark: SparkSession, journals: Path) -> None:
 
 def report(spark: SparkSession, journals: Path, out: Path, steps: dict[str, float]) -> None:
     made = make_report(spark, [str(journals)], str(out))
-    truth = json.loads((journals.parent / "truth" / "truth-balance.json").read_text())
-    assert {name: made.balance[name] for name in truth} == truth
+    assert_true(made.balance, journals)
     steps.update({name: round(seconds, 1) for name, seconds in made.seconds.items()})
+
+
+def assert_true(balance: dict[str, int], journals: Path) -> None:
+    truth = json.loads((journals.parent / "truth" / "truth-balance.json").read_text())
+    assert {name: balance[name] for name in truth} == truth
+
+
+HERE = Path(__file__).resolve().parents[2]
+
+
+def adopt_orphans() -> None:
+    """From now on a process below this one whose parent ends is this one's child: Java outlives who started it."""
+    pr_set_child_subreaper = 36
+    if ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def by_command(checkout: Path, journals: Path, scratch: Path) -> dict[str, float]:
+    """Seconds of a report by the code of a checkout, and of the processor by all that it starts, to its very end."""
+    out, cache = scratch / "out", scratch / "cache"
+    command = [sys.executable, "-m", "kombu_paired.cli", "report", "--journal", journals, "--out", out, "--json"]
+    environment = os.environ | {"PYTHONPATH": str(checkout), "XDG_CACHE_HOME": str(cache)}
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(
+        [*map(str, command)], env=environment, cwd=scratch, stdout=subprocess.PIPE, text=True, check=True
+    )
+    wall = time.perf_counter() - began
+    with contextlib.suppress(ChildProcessError):  # there is none left
+        while True:
+            os.wait()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert_true(json.loads(done.stdout)["balance"], journals)
+    return {"wall_s": wall, "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
+
+
+def against(other: Path, journals: Path, rounds: int) -> dict[str, Any]:
+    """Lower quartiles, medians and upper quartiles of this checkout, of the other, and of the ratio of each two."""
+    adopt_orphans()
+    checkouts = {"this": HERE, "other": other.resolve()}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in checkouts:
+            Path(folder, name).mkdir()
+        for number in range(rounds + 1):
+            for name in list(checkouts)[:: 1 if number % 2 else -1]:
+                taken = by_command(checkouts[name], journals, Path(folder, name))
+                if number:
+                    found[name].append(taken)
+                    print(json.dumps({name: taken, "load": round(os.getloadavg()[0], 2)}), flush=True)
+    result: dict[str, Any] = {"events": events_in(journals)}
+    for unit in ("wall_s", "cpu_s"):
+        ours, theirs = ([each[unit] for each in found[name]] for name in checkouts)
+        result[unit] = {name: quartiles(each) for name, each in (("this", ours), ("other", theirs))}
+        result[unit]["ratio"] = quartiles([mine / its for mine, its in zip(ours, theirs, strict=True)])
+    return result
+
+
+def quartiles(numbers: list[float]) -> list[float]:
+    found = statistics.quantiles(numbers, n=4, method="inclusive") if len(numbers) > 1 else numbers * 3
+    return [round(each, 2) for each in found]
 
 
 def by_duckdb(journals: Path, out: Path) -> None:
@@ -164,7 +231,14 @@ def main() -> None:
     parser.add_argument("--small", type=float, help="events of the small fleet; by default a tenth")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="a folder where the journals are kept for another run")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="another checkout, to make the same reports by")
     options = parser.parse_args()
+    if options.against:
+        with tempfile.TemporaryDirectory() as scratch:
+            journals = fleet(round(options.events), options.keep or Path(scratch))
+            result = against(options.against, journals, options.rounds)
+        print(json.dumps({**result, "load": round(os.getloadavg()[0], 2)}))
+        return
     with tempfile.TemporaryDirectory() as scratch, spark_session() as spark:
         place = options.keep or Path(scratch)
         large, small = (fleet(round(each), place) for each in (options.events, options.small or options.events / 10))
