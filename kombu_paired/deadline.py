@@ -33,13 +33,14 @@ class Deadline:
         self._clock = clock
         self._whole = whole
         self.at: float = clock() + seconds
-        if whole is not None:
-            self.at = min(self.at, whole.at)
+        if whole is not None and self.at > whole.at:
+            self.at = whole.at
 
     @property
     def left(self) -> float:
         """Seconds for the next step, as a driver takes them for a time limit: never zero, and never less."""
-        return max(self.at - self._clock(), LEAST)
+        left = self.at - self._clock()
+        return left if left > LEAST else LEAST  # not max(): several of these are asked for with each message
 
     @property
     def is_over(self) -> bool:

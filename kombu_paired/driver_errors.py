@@ -41,12 +41,22 @@ class DriverErrors:
     def __init__(self, *ours: type[BaseException], instead: str | None = None) -> None:
         self._ours = ours
         self._instead = instead
+        #: Kombu asks a transport for each message, and what a driver has does not change.
+        self._of_drivers: dict[Any, ErrorTuple] = {}
 
     def __set_name__(self, transport_class: type, name: str) -> None:
         self._name = name
 
     def __get__(self, transport: Any, transport_class: type | None = None) -> ErrorTuple:
-        drivers: Iterable[Any] = (*usual_transports(), *_in_use) if transport is None else (transport.settings.driver,)
+        if transport is None:
+            return self._of((*usual_transports(), *_in_use))
+        driver = transport.settings.driver
+        found = self._of_drivers.get(driver)
+        if found is None:
+            found = self._of_drivers[driver] = self._of((driver,))
+        return found
+
+    def _of(self, drivers: Iterable[Any]) -> ErrorTuple:
         found: dict[type[BaseException], None] = {}
         for driver in drivers:
             found.update(dict.fromkeys(self._of_driver(driver)))

@@ -96,12 +96,14 @@ class EventStream:
 
     Attributes:
         meters: see :meth:`measure`.
+        wanted: kinds of events to which anybody listens, so that they are worth building.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: dict[EventKind, tuple[Listener, ...]] = {}
         self.meters: tuple[Meter, ...] = ()
+        self.wanted: frozenset[EventKind] = frozenset()
 
     def listen(self, listener: Listener, kinds: Collection[EventKind] = tuple(EventKind)) -> None:
         """Call ``listener`` with every event of these kinds; listening twice changes nothing."""
@@ -110,6 +112,10 @@ class EventStream:
                 present = self._listeners.get(kind, ())
                 if listener not in present:
                     self._listeners[kind] = (*present, listener)
+            self._note_what_is_wanted()
+
+    def _note_what_is_wanted(self) -> None:
+        self.wanted = frozenset(kind for kind, present in self._listeners.items() if present)
 
     def measure(self, meter: Meter) -> None:
         """Call ``meter`` with each message that a primary took, for which no event need be built: that is the healthy
@@ -137,10 +143,11 @@ class EventStream:
         with self._lock:
             for kind, present in list(self._listeners.items()):
                 self._listeners[kind] = tuple(each for each in present if each != listener)
+            self._note_what_is_wanted()
 
     def wants(self, kind: EventKind) -> bool:
         """Whether anybody listens, so that an event is worth building."""
-        return bool(self._listeners.get(kind))
+        return kind in self.wanted
 
     def emit(self, event: Event) -> None:
         """Tell the listeners. A listener's error is logged and goes no further: no send may fail for it."""

@@ -100,7 +100,7 @@ class Message:
     @property
     def entity(self) -> Entity:
         """Where it goes; how long Kombu's native delayed delivery keeps it on the way makes no other entity of it."""
-        if self.is_delayed:
+        if self.exchange and self.is_delayed:
             return Entity(self.exchange, _DELAY.sub("", self.routing_key, count=1))
         return Entity(self.exchange, self.routing_key)
 

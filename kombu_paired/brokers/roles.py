@@ -144,13 +144,17 @@ class Sender(ABC):
     def drop(self) -> None:
         """Let go of the link at once, whatever state it is in; the sender can be used again."""
 
+    def has_declared(self, entity: Entity) -> bool:
+        """Whether the application's declarations of an entity were repeated over this link."""
+        return entity in self._declared
+
     def ensure_declared(self, entity: Entity, book: DeclarationBook, timeout: float) -> None:
         """Repeat the application's declarations of an entity, once per link.
 
         Raises:
             NamespaceFailure: as for :meth:`declare`; no message was sent.
         """
-        if entity in self._declared:
+        if self.has_declared(entity):
             return
         unsaid = self._unsaid(book.for_entity(entity))
         if unsaid:

@@ -81,8 +81,10 @@ class Calls:
         """The call that sends a message, by this thread."""
         now = self._clock()
         self._last_send.note(now)
-        deadline = Deadline(self.left(now), self._clock)
-        self._in_vain.last = None
+        seconds = 2 * self._send_timeout
+        if getattr(self._in_vain, "last", None) is not None:
+            seconds, self._in_vain.last = self.left(now), None
+        deadline = Deadline(seconds, self._clock)
         return Call(message, self._wall_clock(), deadline, maybe_stored=self._doubts.take(message))
 
     def again(self, message: Message, seconds: float, maybe_stored: bool) -> Call:

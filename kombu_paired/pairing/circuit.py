@@ -134,7 +134,7 @@ class EntityCircuits:
 
     def __bool__(self) -> bool:
         """True while any entity is not HEALTHY."""
-        return bool(self._ailing) or bool(self.isolated)
+        return bool(self._ailing or self.isolated.notices)
 
     def state(self, entity: Entity) -> CircuitState:
         if self._is_isolated(entity):

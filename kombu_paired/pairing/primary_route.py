@@ -124,12 +124,14 @@ class PrimaryRoute(Route):
         entity = message.entity
 
         def attempt(deadline: Deadline) -> None:
+            sender = lent.sender
             try:
-                lent.sender.ensure_declared(entity, self._book, deadline.left)
-                lent.sender.send(message, deadline.left)
+                if not sender.has_declared(entity):
+                    sender.ensure_declared(entity, self._book, deadline.left)
+                sender.send(message, deadline.left)
             except NamespaceFailure as failure:
                 if not failure.kind.counts:
-                    lent.sender.forget_declared(entity)
+                    sender.forget_declared(entity)
                 raise
 
         try:

@@ -60,7 +60,8 @@ class Teller:
     @property
     def hears_of_sends(self) -> bool:
         """Whether anybody wants to know of a message that the primary took."""
-        return bool(events.everywhere.meters) or self.wants(EventKind.SENT)
+        everywhere, sent = events.everywhere, EventKind.SENT  # asked for each message: no further call
+        return bool(everywhere.meters) or sent in everywhere.wanted or sent in self._stream.wanted
 
     def emit(self, kind: EventKind, *, at: float | None = None, **facts: Any) -> None:
         """Tell listeners of this pairing, and of all.
