@@ -11,13 +11,13 @@ from functools import partial
 from typing import Any
 
 from amqp import spec
-from amqp.exceptions import ChannelError, error_for_code
+from amqp.exceptions import ChannelError, RecoverableConnectionError, error_for_code
 from kombu.transport import pyamqp
 
 from kombu_paired.brokers.sockets import TimelySocket
 from kombu_paired.deadline import Deadline
 
-__all__ = ("RELIES_ON", "FurtherChannel", "has_read", "socket_of", "timely_connections", "write_message")
+__all__ = ("RELIES_ON", "FurtherChannel", "has_read", "socket_of", "timely_connections", "write_frames")
 
 #: Owner -> names that it must have: methods with the parameters that are given or taken here, other names alone.
 RELIES_ON = {
@@ -25,10 +25,7 @@ RELIES_ON = {
     "amqp.transport:TCPTransport": ("_setup_transport()", "_quick_recv"),
     "amqp.transport:SSLTransport": ("_setup_transport()", "_quick_recv"),
     "amqp.connection:Connection": ("_transport", "Transport(host, connect_timeout, ssl, read_timeout, write_timeout)"),
-    "amqp.channel:Channel": (
-        "_basic_publish(msg, exchange, routing_key, mandatory)",
-        "_on_close(reply_code, reply_text, class_id, method_id)",
-    ),
+    "amqp.channel:Channel": ("_on_close(reply_code, reply_text, class_id, method_id)",),
     "kombu.transport.pyamqp:Transport": ("Connection",),
 }
 
@@ -84,9 +81,18 @@ class FurtherChannel(pyamqp.Channel):  # type: ignore[misc]
             self.send_method(spec.Channel.Close, "BsBB", (0, "", 0, 0))
 
 
-def write_message(channel: Any, message: Any, **address: Any) -> None:
-    """Write a message and wait for nothing: the public method is another one where a connection confirms."""
-    channel._basic_publish(message, **address)
+def write_frames(connection: Any, frames: bytes) -> None:
+    """Write whole frames. The deadline is that of the socket.
+
+    Raises:
+        RecoverableConnectionError: the connection is closed; py-amqp would open it again.
+        OSError: it broke, and perhaps not all of it was written.
+    """
+    transport = connection._transport
+    if transport is None:
+        raise RecoverableConnectionError("the connection was closed")
+    transport.write(frames)
+    connection.bytes_sent += 1  # all that its heartbeats ask is whether it has changed
 
 
 def has_read(transport: Any) -> bool:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import MessageNacked
+from amqp.exceptions import MessageNacked, RecoverableConnectionError
 
-from kombu_paired.brokers.forms import prepare
-from kombu_paired.brokers.rabbitmq.compat import write_message
+from kombu_paired.brokers.rabbitmq.compat import write_frames
+from kombu_paired.brokers.rabbitmq.encoding import publish_frames
 from kombu_paired.brokers.rabbitmq.kinds import BrokerBlocked
 from kombu_paired.brokers.rabbitmq.links import NOWHERE, AmqpLink
 from kombu_paired.brokers.roles import Sender
@@ -35,6 +35,8 @@ __all__ = ("AmqpSender",)
 BLOCKED_GRACE = 1.0
 #: Seconds after its last confirm for which a link is known to take messages.
 IN_USE = 1.0
+#: Octets that are written at once, about; between two such writes it is seen whether the broker is in alarm.
+AT_ONCE = 32 << 10
 
 
 class AmqpSender(Sender):
@@ -92,14 +94,28 @@ class AmqpSender(Sender):
         return [outcomes.get(number) for number in numbers] if outcomes else [None] * len(numbers)
 
     def _write(self, channel: Any, messages: Sequence[Message], numbers: list[int]) -> None:
-        """Write until the broker is in alarm, and note the numbers of what was written."""
+        """Write until the broker is in alarm, and note the numbers of what it may have got whole."""
         if time.monotonic() > self._last_confirm + IN_USE:
             self._knock(channel)
-        for message in messages:
+        rest = iter(messages)
+        while some := list(self._some(channel, rest)):
             self.link.read_what_is_there()
             if self.link.blocked:
                 return
-            numbers.append(self._begin(channel, message, True))
+            *before, last = (message for message, _ in some)
+            numbers += map(self._number, before)
+            write_frames(self.link.connection, b"".join(frames for _, frames in some))
+            numbers.append(self._number(last))
+
+    def _some(self, channel: Any, messages: Iterator[Message]) -> Iterator[tuple[Message, bytes]]:
+        """The next of them, with their frames: as many as are written at once."""
+        size = 0
+        for message in messages:
+            frames = self._frames(channel, message, True)
+            yield message, frames
+            size += len(frames)
+            if size >= AT_ONCE:
+                return
 
     def _knock(self, channel: Any) -> None:
         """Find out whether the broker takes messages, with one that nobody gets."""
@@ -192,13 +208,16 @@ class AmqpSender(Sender):
 
     def _begin(self, channel: Any, message: Message, mandatory: bool) -> int:
         """Write a message. The deadline is that of the link: a time limit of py-amqp's costs each frame anew."""
-        write_message(
-            channel,
-            prepare(channel, message),
-            exchange=message.exchange,
-            routing_key=message.routing_key,
-            mandatory=mandatory,
-        )
+        write_frames(self.link.connection, self._frames(channel, message, mandatory))
+        return self._number(message)
+
+    def _frames(self, channel: Any, message: Message, mandatory: bool) -> bytes:
+        connection = channel.connection
+        if connection is None:  # and no number of a channel either
+            raise RecoverableConnectionError("the connection was closed")
+        return publish_frames(channel.channel_id, message, mandatory, connection.frame_max)
+
+    def _number(self, message: Message) -> int:
         self._sequence += 1
         self._awaited[self._sequence] = message
         return self._sequence

@@ -16,7 +16,7 @@ from kombu_paired.deadline import Deadline
 from kombu_paired.declarations import Declaration
 from kombu_paired.errors import NamespaceFailure
 from kombu_paired.failures import FailureKind
-from kombu_paired.message import Message
+from kombu_paired.message import MAYBE_DUPLICATE, Message
 
 MESSAGES = [Message(str(n), "", "orders") for n in range(4)]
 
@@ -30,35 +30,73 @@ def doubts(outcomes):
     return [outcome and outcome.maybe_stored for outcome in outcomes]
 
 
-@pytest.mark.parametrize("blocked", [False, True])
-def test_rabbitmq_has_what_it_confirmed_and_may_have_what_was_written(monkeypatch, blocked):
+class Connection:
+    """A connection to RabbitMQ, and its socket, that breaks before it has written all of a message."""
+
+    frame_max, bytes_sent = 131072, 0
+
+    def __init__(self, sender, breaks_at, before=lambda: None):
+        self._transport, self.written = self, []
+        self._breaks_at, self._before = breaks_at, before
+        sender.link.connection = self
+        sender.link.channel = SimpleNamespace(connection=self, channel_id=1)
+
+    def write(self, frames):
+        if b"".join([*self.written, frames]).count(END + BODY) > self._breaks_at:
+            self._before()
+            raise ConnectionResetError("in the middle of the next")
+        self.written.append(frames)
+
+    def collect(self): ...
+
+
+#: Where the body of a message begins: after the end of its header.
+END, BODY = b"\xce", b"\x03\0\1"
+
+
+@pytest.fixture
+def to_rabbitmq(monkeypatch):
     sender = sender_on("amqp", AmqpSender)
     sender._last_confirm = time.monotonic()  # so that it need not knock first
     monkeypatch.setattr(sender.link, "has_arrived", lambda: False)
-    written = []
-
-    def publish(*args, **kwargs):
-        if len(written) == 3:
-            sender.link.blocked = "memory" if blocked else None
-            sender._on_ack(1, multiple=False)
-            raise ConnectionResetError("in the middle of the fourth")
-        written.append(args)
-
-    monkeypatch.setattr(sender, "_open", lambda timeout: SimpleNamespace(_basic_publish=publish))
-    monkeypatch.setattr("kombu_paired.brokers.rabbitmq.sending.prepare", lambda channel, message: message)
-    assert doubts(sender.send_batch(MESSAGES, 1)) == [None, True, True, False]
+    return sender
 
 
-def test_a_message_that_was_not_written_whole_is_not_in_rabbitmq(monkeypatch):
-    sender = sender_on("amqp", AmqpSender)
-    monkeypatch.setattr(sender.link, "has_arrived", lambda: False)
+@pytest.mark.parametrize("blocked", [False, True])
+def test_rabbitmq_has_what_it_confirmed_and_may_have_what_was_written(monkeypatch, to_rabbitmq, blocked):
+    def before():
+        to_rabbitmq.link.blocked = "memory" if blocked else None
+        to_rabbitmq._on_ack(1, multiple=False)
 
-    def publish(*args, **kwargs):
-        raise ConnectionResetError
+    monkeypatch.setattr("kombu_paired.brokers.rabbitmq.sending.AT_ONCE", 1)
+    Connection(to_rabbitmq, 3, before)
+    assert doubts(to_rabbitmq.send_batch(MESSAGES, 1)) == [None, True, True, False]
 
-    monkeypatch.setattr(sender, "_open", lambda timeout: SimpleNamespace(_basic_publish=publish))
-    monkeypatch.setattr("kombu_paired.brokers.rabbitmq.sending.prepare", lambda channel, message: message)
-    assert doubts(sender._batch_of_one(MESSAGES[0], Deadline())) == [False]
+
+def test_of_what_is_written_at_once_rabbitmq_may_have_all_but_the_last(to_rabbitmq):
+    connection = Connection(to_rabbitmq, 3)
+    assert doubts(to_rabbitmq.send_batch(MESSAGES, 1)) == [True, True, True, False]
+    assert connection.written == []
+
+
+def test_a_message_that_was_not_written_whole_is_not_in_rabbitmq(to_rabbitmq):
+    Connection(to_rabbitmq, 0)
+    assert doubts(to_rabbitmq._batch_of_one(MESSAGES[0], Deadline())) == [False]
+
+
+@pytest.mark.parametrize("at_once", [1, 1 << 20])
+def test_what_was_encoded_before_one_that_cannot_be_is_in_doubt_only_if_it_was_written(
+    monkeypatch, to_rabbitmq, at_once
+):
+    monkeypatch.setattr("kombu_paired.brokers.rabbitmq.sending.AT_ONCE", at_once)
+    connection = Connection(to_rabbitmq, 4)
+    alone = []
+    monkeypatch.setattr(to_rabbitmq, "_alone", lambda message, deadline: alone.append(message))
+    bad = Message(b"", "", "orders", headers={"moment": object()})
+    assert doubts(to_rabbitmq.send_batch([*MESSAGES[:2], bad, MESSAGES[3]], 1)) == [None] * 4
+    were_written = len(connection.written)
+    assert were_written == (2 if at_once == 1 else 0)
+    assert [MAYBE_DUPLICATE in each.headers for each in alone] == [each < were_written for each in range(4)]
 
 
 class Pipeline(list):
