@@ -14,6 +14,7 @@ from amqp import spec
 from amqp.exceptions import ChannelError, RecoverableConnectionError, error_for_code
 from kombu.transport import pyamqp
 
+from kombu_paired.brokers.rabbitmq.reading import Frame, FrameReader, delivered, deliveries_first
 from kombu_paired.brokers.sockets import TimelySocket
 from kombu_paired.deadline import Deadline
 
@@ -21,9 +22,9 @@ __all__ = ("RELIES_ON", "FurtherChannel", "has_read", "socket_of", "timely_conne
 
 #: Owner -> names that it must have: methods with the parameters that are given or taken here, other names alone.
 RELIES_ON = {
-    "amqp.transport:_AbstractTransport": ("_setup_transport", "_read_buffer", "_write", "having_timeout(timeout)"),
-    "amqp.transport:TCPTransport": ("_setup_transport()", "_quick_recv"),
-    "amqp.transport:SSLTransport": ("_setup_transport()", "_quick_recv"),
+    "amqp.transport:_AbstractTransport": ("_setup_transport", "_write", "having_timeout(timeout)"),
+    "amqp.transport:TCPTransport": ("_setup_transport()",),
+    "amqp.transport:SSLTransport": ("_setup_transport()",),
     "amqp.connection:Connection": ("_transport", "Transport(host, connect_timeout, ssl, read_timeout, write_timeout)"),
     "amqp.channel:Channel": ("_on_close(reply_code, reply_text, class_id, method_id)",),
     "kombu.transport.pyamqp:Transport": ("Connection",),
@@ -31,11 +32,11 @@ RELIES_ON = {
 
 
 class _TimelyConnection(pyamqp.Connection):  # type: ignore[misc]
-    """A connection whose socket keeps to a deadline, from the first frame on."""
+    """A connection whose socket keeps to a deadline, from the first frame on, and is read from in large pieces."""
 
     def __init__(self, *args: Any, until: Deadline, **kwargs: Any) -> None:
         self._until = until
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, frame_handler=deliveries_first, **kwargs)
 
     def Transport(self, *args: Any, **kwargs: Any) -> Any:
         transport = super().Transport(*args, **kwargs)
@@ -44,11 +45,30 @@ class _TimelyConnection(pyamqp.Connection):  # type: ignore[misc]
         def set_up_timely() -> None:
             set_up()  # TLS, whose handshake has one time limit for all of it
             sock = transport.sock = TimelySocket(transport.sock, self._until)
-            # Without waiting it would spin in the middle of a frame.
-            transport._quick_recv, transport._write = sock.read, sock.sendall
+            transport._write = sock.sendall
+            transport.frames = FrameReader(sock.read)
+            transport.read_frame = partial(_read_frame, transport)
 
         transport._setup_transport = set_up_timely
         return transport
+
+    def blocking_read(self, timeout: float | None = None) -> Any:
+        transport = self.transport
+        frame = transport.frames.at_hand()
+        if frame is None:
+            with transport.having_timeout(timeout):
+                frame = transport.read_frame()
+        return self.on_inbound_frame(frame)
+
+
+def _read_frame(transport: Any) -> Frame:
+    try:
+        return transport.frames.read()  # type: ignore[no-any-return]
+    except TimeoutError:
+        raise
+    except OSError:
+        transport.connected = False
+        raise
 
 
 def timely_connections(until: Deadline) -> Callable[..., Any]:
@@ -69,6 +89,17 @@ class FurtherChannel(pyamqp.Channel):  # type: ignore[misc]
         super().__init__(connection)
         self._on_end = on_end
 
+    def dispatch_method(self, method_sig: Any, payload: bytes, content: Any) -> None:
+        if method_sig == spec.Basic.Deliver and not self.is_closing:
+            consumer_tag, delivery_tag, redelivered = delivered(payload)
+            callback = self.callbacks.get(consumer_tag)
+            if callback is not None:
+                content.delivery_info = {"delivery_tag": delivery_tag, "redelivered": redelivered}
+                content.body = _text_of(content)
+                callback(content)
+                return
+        super().dispatch_method(method_sig, payload, content)
+
     def _on_close(self, reply_code: int, reply_text: str, class_id: int, method_id: int) -> None:
         self.send_method(spec.Channel.CloseOk)
         self.collect()
@@ -79,6 +110,17 @@ class FurtherChannel(pyamqp.Channel):  # type: ignore[misc]
         if self.is_open and not self.is_closing:
             self.is_closing: bool = True
             self.send_method(spec.Channel.Close, "BsBB", (0, "", 0, 0))
+
+
+def _text_of(content: Any) -> Any:
+    """The body, decoded as py-amqp does it: if it says how, and that is true."""
+    body, encoding = content.body, content.properties.get("content_encoding")
+    if encoding is None or isinstance(body, str):  # py-amqp's own empty one
+        return body
+    try:
+        return body.decode(encoding)
+    except (LookupError, ValueError):
+        return body
 
 
 def write_frames(connection: Any, frames: bytes) -> None:
@@ -96,8 +138,8 @@ def write_frames(connection: Any, frames: bytes) -> None:
 
 
 def has_read(transport: Any) -> bool:
-    """Whether a part of a frame was read and waits for its rest."""
-    return bool(transport._read_buffer)
+    """Whether something was read that nobody has handled: frames, or a part of one that waits for its rest."""
+    return bool(transport.frames.has_begun)
 
 
 def socket_of(connection: Any) -> Any:
