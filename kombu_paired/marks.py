@@ -6,7 +6,6 @@ It says so in headers, which a worker hands on to the task's request, and a retr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from kombu_paired.message import DIVERTED_AT, MAYBE_DUPLICATE, Message
@@ -46,7 +45,7 @@ def marked(message: Message, diverted_at: float, in_doubt: bool) -> Message:
     marks = {DIVERTED_AT: repr(diverted_at)}
     if in_doubt:
         marks[MAYBE_DUPLICATE] = "true"
-    return replace(message, headers={**message.headers, **marks})
+    return message.with_headers(marks)
 
 
 def _headers_of(request: Any) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from kombu_paired.declarations import Declaration, Entity, decode_declarations, encode_declarations
@@ -138,6 +139,20 @@ class Message:
         texts = "".join(str(fact) for fact in facts if not isinstance(fact, bytes))
         return _length(self.body) + _length(texts) + octets
 
+    def with_headers(self, more: Mapping[str, Any]) -> Message:
+        """The same message with these headers besides."""
+        return Message(
+            self.body,
+            self.exchange,
+            self.routing_key,
+            self.priority,
+            self.content_type,
+            self.content_encoding,
+            {**self.headers, **more},
+            self.properties,
+            self.mandatory,
+        )
+
     def identified(self) -> Message:
         """The same message with a message id that will never change again."""
         if self.properties.get("message_id"):
@@ -225,7 +240,7 @@ def from_backlog(stored: Message, now: float) -> Message:
         MalformedBacklogMessage: no destination in it, or it cannot be restored.
         ExpiredInBacklog: its time to live has run out, and nobody else would notice.
     """
-    headers = dict(stored.headers)
+    headers = stored.headers
     exchange = headers.get(EXCHANGE, "")
     if not all(isinstance(each, str) for each in (headers.get(PATH), headers.get(ROUTING_KEY), exchange)):
         raise MalformedBacklogMessage("NoPath", f"no {PATH} header says where the message should go")
@@ -238,13 +253,15 @@ def from_backlog(stored: Message, now: float) -> Message:
             restored = _RESTORE[name](str(headers[alias]), headers, now)
             if restored is not None:
                 properties[name] = restored
-    return replace(
-        stored,
-        body=body,
-        exchange=exchange,
-        routing_key=_with_delay_left(exchange, headers[ROUTING_KEY], headers, now),
-        headers=_application_headers(headers),
-        properties=properties,
+    return Message(
+        body,
+        exchange,
+        _with_delay_left(exchange, headers[ROUTING_KEY], headers, now),
+        stored.priority,
+        stored.content_type,
+        stored.content_encoding,
+        _application_headers(headers),
+        properties,
         mandatory=MANDATORY in headers,
     )
 
@@ -265,7 +282,7 @@ def readdressed(stored: Message, queue: str, only: str | None = None) -> Message
 
 def marked_maybe_duplicate(message: Message) -> Message:
     """A message, in the backlog or on its way, that says from now on that a namespace may have it already."""
-    return replace(message, headers={**message.headers, MAYBE_DUPLICATE: "true"})
+    return message.with_headers({MAYBE_DUPLICATE: "true"})
 
 
 def diversion_of(stored: Message) -> Diversion:
@@ -393,13 +410,20 @@ def _kept_name(name: str) -> str:
     return KEPT + name if _is_ours(name) else name
 
 
+@lru_cache(1024)
+def _restored_name(name: str) -> str | None:
+    """What the application calls a header; None if it is ours."""
+    if name.startswith(KEPT):
+        return name.removeprefix(KEPT)
+    return None if _is_ours(name) else name
+
+
 def _application_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     kept = {}
     for name, value in headers.items():
-        if name.startswith(KEPT):
-            kept[name.removeprefix(KEPT)] = value
-        elif not _is_ours(name):
-            kept[name] = value
+        restored = _restored_name(name)
+        if restored is not None:
+            kept[restored] = value
     return kept
 
 

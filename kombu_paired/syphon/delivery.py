@@ -99,7 +99,7 @@ class Delivery:
             if failure.kind is not FailureKind.REJECTED:
                 return failure
             # It is there, declared in another way by somebody who has his reasons: the send will tell.
-            self._teller.declarations_refused(parcel.message.entity, failure)
+            self._teller.declarations_refused(parcel.entity, failure)
         return None
 
     def _declare_and_send_again(

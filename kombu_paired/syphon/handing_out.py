@@ -40,7 +40,7 @@ def queues_of(parcel: Parcel) -> dict[str, dict[str, Any]]:
     for each in parcel.diversion.declarations:
         book.note(each.operation, each.arguments)
     arguments = {each.name: each.arguments.get("arguments") or {} for each in _queues_in(parcel.diversion.declarations)}
-    return {queue: arguments.get(queue, {}) for queue in book.queues_for(parcel.message.entity)}
+    return {queue: arguments.get(queue, {}) for queue in book.queues_for(parcel.entity)}
 
 
 def _queues_in(declarations: Sequence[Declaration]) -> list[Declaration]:

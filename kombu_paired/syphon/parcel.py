@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from kombu_paired.brokers.roles import DeadLetter, Received
+from kombu_paired.declarations import Entity
 from kombu_paired.errors import MalformedBacklogMessage
 from kombu_paired.message import Diversion, Message, diversion_of, from_backlog
 from kombu_paired.pairing.doubts import Doubts
@@ -28,6 +30,11 @@ class Parcel:
     diversion: Diversion
     maybe_duplicate: bool
     began: float | None = None
+
+    @cached_property
+    def entity(self) -> Entity:
+        """Where it goes."""
+        return self.message.entity
 
 
 def unpack(batch: Sequence[Received], doubts: Doubts) -> tuple[list[Parcel], list[DeadLetter]]:

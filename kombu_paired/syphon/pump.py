@@ -171,16 +171,15 @@ class MessagePump:
 
     def _move(self, receiver: Receiver, batch: Sequence[Received]) -> None:
         parcels, letters = unpack(batch, self._syphon.doubts)
-        resting: list[Parcel] = []
-        going: list[Parcel] = []
-        for each in parcels:  # asked once: a rest may begin or end at any moment
-            (resting if self._is_resting(each) else going).append(each)
+        at_rest = set(filter(self._is_resting, {each.entity for each in parcels}))  # once: it may change at any moment
+        resting = [each for each in parcels if each.entity in at_rest]
+        going = [each for each in parcels if each.entity not in at_rest]
         failures = self._delivery.deliver(going)
         delivered = [each for each, failure in zip(going, failures, strict=True) if failure is None]
         failed = [(each, failure) for each, failure in zip(going, failures, strict=True) if failure is not None]
         doubtful = self._doubt(failed)
-        for each in delivered:
-            self._syphon.destinations.worked(self._pairing.concerns(each.message.entity))
+        for entity in {each.entity for each in delivered}:
+            self._syphon.destinations.worked(self._pairing.concerns(entity))
         self._complete(receiver, delivered, self._teller.delivered)
         back, hopeless = self._sort_out(failed)
         # While the primary is away all go back with the link, as they are; the doubtful not before they are marked.
@@ -190,8 +189,8 @@ class MessagePump:
         if self._syphon.primary_works:
             self._abandon(receiver, resting + back, len(batch))
 
-    def _is_resting(self, parcel: Parcel) -> bool:
-        entity, destinations = self._pairing.concerns(parcel.message.entity), self._syphon.destinations
+    def _is_resting(self, entity: Entity) -> bool:
+        entity, destinations = self._pairing.concerns(entity), self._syphon.destinations
         if self._pairing.circuits.state(entity) is CircuitState.ISOLATED:
             destinations.busy(entity, self._pairing.isolation.interval)
         return destinations.is_resting(entity)
@@ -216,7 +215,7 @@ class MessagePump:
             if failure.whole_namespace or failure.kind in (FailureKind.UNREACHABLE, FailureKind.TIMEOUT):
                 self._syphon.primary_failed(failure)
             elif self._syphon.primary_works and not self._probe_says_away(failure):
-                failing_for = self._let_rest(self._pairing.concerns(parcel.message.entity), failure)
+                failing_for = self._let_rest(self._pairing.concerns(parcel.entity), failure)
                 given_up = failure.kind is FailureKind.MISSING and failing_for >= MISSING_GRACE
                 if given_up and not parcel.message.is_delayed:  # that waits for a worker, which declares what it needs
                     back.pop()

@@ -109,7 +109,7 @@ class Teller:
         for parcel in parcels:
             self._pairing.emit(
                 kind,
-                entity=self._pairing.concerns(parcel.message.entity).path,
+                entity=self._pairing.concerns(parcel.entity).path,
                 message_id=parcel.message.message_id,
                 route=_route(parcel.received.queue),
                 size=parcel.received.message.size,
