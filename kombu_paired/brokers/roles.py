@@ -9,7 +9,7 @@ it was given.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,6 +127,16 @@ class Sender(ABC):
     @abstractmethod
     def send_batch(self, messages: Sequence[Message], timeout: float) -> list[NamespaceFailure | None]:
         """Send many, confirmed *and routed*; one answer per message, None for success."""
+
+    def send_batch_while(
+        self, messages: Sequence[Message], timeout: float, meanwhile: Callable[[], object]
+    ) -> list[NamespaceFailure | None]:
+        """The same; where answers are waited for apart from the sending, something else is done before, once.
+
+        Arguments:
+            meanwhile: must not raise. What it takes is a part of the ``timeout``.
+        """
+        return self.send_batch(messages, timeout)
 
     @abstractmethod
     def declare(self, declarations: Iterable[Declaration], timeout: float) -> Any:
@@ -249,6 +259,12 @@ class Receiver(ABC):
 
         Raises:
             NamespaceFailure: the link failed; what it held is back in its queues.
+        """
+
+    def fetch(self, limit: int) -> None:  # noqa: B027  most have nothing to do
+        """Take in what has arrived, up to ``limit`` messages, for the next :meth:`receive`; it never waits, nor raises.
+
+        For a caller who waits for something else. Where receiving is asking, there is nothing to take in.
         """
 
     @abstractmethod

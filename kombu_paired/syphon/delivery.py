@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kombu_paired.brokers.roles import Sender, Sends
 from kombu_paired.errors import NamespaceFailure
@@ -35,8 +35,12 @@ class Delivery:
         self._sender: Sender | None = None
         self._declared: set[str] = set()
 
-    def deliver(self, parcels: Sequence[Parcel]) -> list[NamespaceFailure | None]:
-        """Send them; one answer each. What was sent twice is marked as maybe a duplicate."""
+    def deliver(self, parcels: Sequence[Parcel], meanwhile: Callable[[], object]) -> list[NamespaceFailure | None]:
+        """Send them; one answer each. What was sent twice is marked as maybe a duplicate.
+
+        Arguments:
+            meanwhile: what may be done while the primary's answers are awaited.
+        """
         if not parcels:
             return []
         if self._sender is None:
@@ -47,7 +51,7 @@ class Delivery:
         for parcel in parcels:
             parcel.began = began
         ready = [index for index, failure in enumerate(failures) if failure is None]
-        outcomes = self._send([self._marked(parcels[index]) for index in ready], sender) if ready else []
+        outcomes = self._send([self._marked(parcels[index]) for index in ready], sender, meanwhile) if ready else []
         twice = sender.maybe_twice.copy() if ready else set()
         for index, outcome in zip(ready, outcomes, strict=True):
             if outcome is not None and outcome.kind is FailureKind.MISSING:
@@ -57,11 +61,13 @@ class Delivery:
             parcel.maybe_duplicate |= parcel.message.message_id in twice
         return failures
 
-    def _send(self, messages: Sequence[Message], sender: Sender) -> list[NamespaceFailure | None]:
+    def _send(
+        self, messages: Sequence[Message], sender: Sender, meanwhile: Callable[[], object]
+    ) -> list[NamespaceFailure | None]:
         """Send them. How long that took counts, unless the link had to connect first."""
         is_fresh = sender.is_fresh
         began = self._pace.clock()
-        outcomes = sender.send_batch(messages, self._timeout)
+        outcomes = sender.send_batch_while(messages, self._timeout, meanwhile)
         taken = [message for message, failure in zip(messages, outcomes, strict=True) if failure is None]
         if taken and not is_fresh:
             load = len(taken) + sum(len(message.body) for message in taken) / 1000

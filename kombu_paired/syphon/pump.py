@@ -174,7 +174,7 @@ class MessagePump:
         at_rest = set(filter(self._is_resting, {each.entity for each in parcels}))  # once: it may change at any moment
         resting = [each for each in parcels if each.entity in at_rest]
         going = [each for each in parcels if each.entity not in at_rest]
-        failures = self._delivery.deliver(going)
+        failures = self._delivery.deliver(going, meanwhile=partial(receiver.fetch, len(batch)))
         delivered = [each for each, failure in zip(going, failures, strict=True) if failure is None]
         failed = [(each, failure) for each, failure in zip(going, failures, strict=True) if failure is not None]
         doubtful = self._doubt(failed)

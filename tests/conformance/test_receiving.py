@@ -59,6 +59,33 @@ def test_a_waiting_receiver_can_be_interrupted(receiver):
     assert time.monotonic() - started < 10  # of 30; what polls its broker each second hears of it at the next
 
 
+def test_what_was_taken_in_meanwhile_is_received_once(namespace, receiver, sender, queue, site, opened):
+    put(sender, queue, *range(5))
+    receiver.fetch(3)
+    first = receive_all(receiver, 2)
+    receiver.fetch(3)
+    rest = receive_all(receiver, 3)
+    assert sorted(ids(first + rest)) == [f"m-{n}" for n in range(5)]
+    receiver.complete(first + rest)
+    receiver.fetch(3)
+    assert receiver.receive(5, 0.2) == []
+
+
+@pytest.mark.needs("process", "outlives_restart")
+def test_what_is_taken_in_of_a_broker_that_died_is_nothing_and_no_error_before_the_next_call(
+    receiver, sender, queue, site
+):
+    put(sender, queue, 1)
+    assert ids(receive_all(receiver, 1)) == ["m-1"]
+    site.kill()
+    try:
+        receiver.fetch(3)
+        with pytest.raises(NamespaceFailure):
+            receive_all(receiver, 1, timeout=10)
+    finally:
+        site.restart()
+
+
 def test_completed_messages_are_gone_and_the_others_are_not(namespace, receiver, sender, queue, site, opened):
     put(sender, queue, 1, 2, 3, 4, 5)
     held = receive_all(receiver, 5)

@@ -110,6 +110,7 @@ class AmqpReceiver(LinkReceiver):
         self._consumed: dict[str, _Consumed] = {}
         self._buffer: deque[tuple[_Consumed, Any]] = deque()
         self._side: AmqpSender | None = None
+        self._failure: NamespaceFailure | None = None
         self.link.open(timeout)
         for queue in queues:
             self.add(queue)
@@ -169,6 +170,8 @@ class AmqpReceiver(LinkReceiver):
     # -- receiving ----------------------------------------------------------------------------------------------
 
     def receive(self, limit: int, timeout: float) -> list[Received]:
+        if self._failure is not None:
+            raise self._failure
         deadline = Deadline(timeout)
         known = len(self.failed)
         with self._failing():
@@ -179,6 +182,13 @@ class AmqpReceiver(LinkReceiver):
                 self._wait(min(TICK, deadline.left))
                 self._read_more(limit)
         return [self._received(*self._buffer.popleft()) for _ in range(min(limit, len(self._buffer)))]
+
+    def fetch(self, limit: int) -> None:
+        try:
+            with self._failing():
+                self._read_more(limit)
+        except NamespaceFailure as failure:
+            self._failure = failure
 
     def _wait(self, seconds: float) -> None:
         connection = self.link.connection

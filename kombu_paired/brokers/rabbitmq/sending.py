@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import struct
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import MessageNacked, RecoverableConnectionError
@@ -76,6 +76,11 @@ class AmqpSender(Sender):
                 raise failure
 
     def send_batch(self, messages: Sequence[Message], timeout: float) -> list[NamespaceFailure | None]:
+        return self.send_batch_while(messages, timeout, lambda: None)
+
+    def send_batch_while(
+        self, messages: Sequence[Message], timeout: float, meanwhile: Callable[[], object]
+    ) -> list[NamespaceFailure | None]:
         deadline = Deadline(timeout)
         numbers: list[int] = []
         self.maybe_twice.clear()
@@ -83,6 +88,7 @@ class AmqpSender(Sender):
             channel = self._open(timeout)
             with self.link.until.within(deadline.left):
                 self._write(channel, messages, numbers)
+                meanwhile()
                 self._await_confirms()
             if len(numbers) < len(messages):
                 raise BrokerBlocked(self.link.blocked or "was in alarm")
