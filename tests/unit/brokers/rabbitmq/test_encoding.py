@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
@@ -144,6 +144,11 @@ def test_the_header_that_has_no_form_is_named():
 
 
 def test_rare_types_are_as_they_were():
-    written = {"price": Decimal("1.25"), "at": datetime(2026, 11, 30, tzinfo=UTC), "bytes": b"\xff", "list": [b"\xff"]}
+    written = {
+        "price": Decimal("1.25"),
+        "at": datetime(2026, 11, 30, tzinfo=timezone.utc),
+        "bytes": b"\xff",
+        "list": [b"\xff"],
+    }
     found = decode_properties(encoded(Message(b"", headers=written)), 12)["application_headers"]
     assert found == {**written, "at": datetime(2026, 11, 30)}
