@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from itertools import pairwise
 from typing import Any
 
 import redis
@@ -20,7 +19,7 @@ from kombu_paired.brokers.redis.compat import close_at_once, limit_replies, prio
 from kombu_paired.brokers.redis.connections import timely_channel
 from kombu_paired.brokers.redis.items import message_of_item
 from kombu_paired.brokers.redis.kinds import kind_of, never_connected
-from kombu_paired.brokers.redis.scripts import PUT_ONCE
+from kombu_paired.brokers.redis.pipelines import Gathered, Once, refusal
 from kombu_paired.deadline import Deadline
 from kombu_paired.declarations import Entity
 from kombu_paired.errors import NamespaceFailure
@@ -30,9 +29,6 @@ __all__ = ("RedisLink", "RedisSender")
 
 #: What the list has in it means nothing, and is one element at most.
 BELL_SUFFIX = "/$Bell"
-#: What the names of keys begin with that say of a message that it was put into a list, and how long (seconds) they say
-#: so: its last copy may come with the backlog of a long outage.
-ONCE_PREFIX, ONCE_SECONDS = "kombu-paired.once:", 24 * 3600
 
 
 class RedisLink(Link):
@@ -183,7 +179,7 @@ class RedisSender(KombuSender):
         with closing(channel.create_publish_batch(max_size=sys.maxsize)) as batch:
             self._publish(batch, message)
             answers = batch.pipeline.execute(raise_on_error=False)
-        refused = _refusal(answers)
+        refused = refusal(answers)
         if refused is not None:
             self._put_plainly(channel, message, refused)
 
@@ -198,7 +194,7 @@ class RedisSender(KombuSender):
         """Put a message into the pipeline of a batch."""
         pipeline = batch.pipeline
         if message.once is not None:
-            batch.pipeline = _Once(pipeline, self.link, message.once)
+            batch.pipeline = Once(pipeline, self.link.key, message.once)
         try:
             prepared = prepare(batch.channel, message)
             batch.publish(prepared, exchange=message.exchange, routing_key=message.routing_key)
@@ -207,27 +203,28 @@ class RedisSender(KombuSender):
 
     def send_batch(self, messages: Sequence[Message], timeout: float) -> list[NamespaceFailure | None]:
         outcomes: list[NamespaceFailure | None] = []
-        commands = [0]  # of the pipeline, after each message
-        answers: list[Any] = []
+        refusals: list[Exception | None] = []
         is_sent = False
         deadline = Deadline(timeout)
         try:
             channel = self.link.open(timeout)
             publishing = closing(channel.create_publish_batch(max_size=sys.maxsize))
             with self.link.within(deadline.left), publishing as batch:
+                pipeline, gathered = batch.pipeline, Gathered(batch.pipeline)
+                batch.pipeline = gathered
                 for message in messages:
+                    gathered.next_message()
                     outcomes.append(self._add(batch, message))
-                    commands.append(len(batch.pipeline))
-                _ring(batch.pipeline, messages)
+                gathered.add_up()
+                _ring(pipeline, messages)
                 is_sent = True
-                answers = batch.pipeline.execute(raise_on_error=False)
+                refusals = gathered.refusals(pipeline.execute(raise_on_error=False))
         except Exception as exc:
             broken = self._failed(exc)
             broken = broken if is_sent else broken.of_nothing_stored()
             outcomes += [None] * (len(messages) - len(outcomes))
             return [outcome or broken for outcome in outcomes]
-        for index, (first, end) in enumerate(pairwise(commands)):
-            refused = _refusal(answers[first:end])
+        for index, refused in enumerate(refusals):
             if refused is not None:
                 outcomes[index] = self._refused(channel, messages[index], refused, deadline.left)
         return outcomes
@@ -261,31 +258,6 @@ class RedisSender(KombuSender):
             self.link.blame(failure)
             self.drop()
         return failure
-
-
-class _Once:
-    """Stands in for the pipeline of a batch: what is put into a list is put there if no copy of it was.
-
-    Arguments:
-        once: what the copies have in common.
-    """
-
-    def __init__(self, pipeline: Any, link: RedisLink, once: str) -> None:
-        self._pipeline = pipeline
-        self._link = link
-        self._once = once
-
-    def lpush(self, name: str, item: str) -> None:
-        # Kombu's prefix for keys is for the commands that it knows.
-        keys = (self._link.key(name), self._link.key(f"{ONCE_PREFIX}{self._once}:{name}"))
-        self._pipeline.eval(PUT_ONCE.text, len(keys), *keys, item, ONCE_SECONDS)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._pipeline, name)
-
-
-def _refusal(answers: Sequence[Any]) -> Exception | None:
-    return next((each for each in answers if isinstance(each, Exception)), None)
 
 
 def _is_for_backlog(message: Message) -> bool:
