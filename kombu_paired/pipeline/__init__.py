@@ -4,7 +4,8 @@ Everything here but ``costs`` runs on Spark, which is imported where it is used.
 journal's format alone, and nothing of a pairing. From the ground up:
 
 ============  ==============================================================================================
-the ground    ``session`` is Spark, ``schema`` the journal's format as Spark reads it, ``parquet`` writes tables
+the ground    ``session`` is Spark, ``jobs`` has it do things side by side, ``schema`` is the journal's format as
+              Spark reads it, ``parquet`` writes tables
 ``costs``     ``charges`` counts operations, ``prices`` turns them into money. Pure
 ``reading``   finds journals and reads events; what is none is counted and kept
 ``tables``    ``messages``, ``outages``, ``cost``, ``what_if`` (with ``replay``, which ``few`` does in

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from kombu_paired.pipeline.costs.prices import PriceSheet
+from kombu_paired.pipeline.jobs import side_by_side
 from kombu_paired.pipeline.page.facts import gather
 from kombu_paired.pipeline.page.html import page, write_page
 from kombu_paired.pipeline.parquet import write_table
@@ -30,8 +30,9 @@ __all__ = ("LOCK", "STEPS", "Report", "TakenFolder", "make_report", "make_tables
 
 #: A file in the folder of a watch, and of no other.
 LOCK = "watch.lock"
-#: What is done, in this order: by :func:`make_report`, and by :func:`make_tables`, a part of it.
-OF_TABLES = ("count lines", "messages", "outages", "cost", "what if", "quality", "page")
+#: What is done, one step after the other: by :func:`make_report`, and by :func:`make_tables`, a part of it. Within a
+#: step there are things side by side.
+OF_TABLES = ("count lines", "messages", "outages and cost", "what if", "page")
 STEPS = ("find journals", "read journals", *OF_TABLES)
 
 
@@ -49,7 +50,7 @@ class Report:
         outages: scope (``entity``, ``namespace``) -> how many.
         problems: problem -> how many.
         page: where ``report.html`` is.
-        seconds: step -> how long it took.
+        seconds: step -> how long it took. Steps follow each other: together it is all of the time.
         late_s: ``median``, ``p95`` and ``longest``: how late tasks were that ran during the outage; else None.
     """
 
@@ -151,47 +152,99 @@ def make_tables(
         on_step: told each of :data:`OF_TABLES` when it begins.
     """
     work, report = _Work(spark, out, on_step), Report()
-    saved, every = work.saved, accepted(rows)
     with work.step("count lines"):
-        writers = saved(processes(every), "processes")
-        apart = saved(special(every, writers), "special")
-        single = saved(once(apart), "doubled")
-        few = without_copies(apart, single)
-        events = plain(every, writers).unionByName(few)
+        read = _read(work, accepted(rows))
     with work.step("messages"):
-        known = saved(places(events), "places")
-        with with_settings(spark, of_messages.SPARK_SETTINGS):
-            found = saved(messages(events, known), "messages", "day")
-    with work.step("outages"):
-        failing = saved(intervals(few), "intervals")
-        is_calm = failing.isEmpty()
-        happened = work.none(OUTAGE_COLUMNS) if is_calm else outages(failing, events, found)
-        happened = saved(happened, "outages", "day")
-        if metrics is not None:
-            saved(service_side(happened, metrics), "service")
-        report.outages = _counts(happened, "scope", F.count("*"))
-    with work.step("cost"):
-        weights = saved(heavy(few, found), "heavy")
-        paid = saved(cost(events, weights, sheet), "cost", "day")
+        first = side_by_side(
+            spark,
+            {
+                "places": lambda: work.saved(places(read.events), "places"),
+                "intervals": lambda: _failing(work, read),
+            },
+        )
+        failing = first["intervals"]
+        with with_settings(spark, of_messages.SPARK_SETTINGS):  # they are the session's: nothing is beside it
+            found = work.saved(messages(read.events, first["places"]), "messages", "day")
+    files = spark.createDataFrame(list(problems), "file string, problem string")
+    with work.step("outages and cost"):
+        made = side_by_side(
+            spark,
+            {
+                "outages": lambda: _outages(work, read, failing, found, metrics),
+                "cost": lambda: _cost(work, read, found, sheet),
+                "arrivals": lambda: _arrivals(work, read, failing),
+                "quality": lambda: work.saved(
+                    quality(rejected(rows), files, read.processes, read.single, found).coalesce(1), "quality"
+                ),
+            },
+        )
     with work.step("what if"):
-        failed = saved(work.none(SPAN_COLUMNS) if is_calm else spans(failing), "spans")
-        reach = {"longest_failover": max(GRID.failover_intervals), "longest_ping": max(GRID.ping_intervals)}
-        came = saved(work.none(ARRIVAL_COLUMNS) if is_calm else arrivals(events, failed, **reach), "arrivals")
-        tried = work.none(WHAT_IF_COLUMNS) if is_calm else what_if(failed, came, few, found, happened, paid)
-        tried = saved(tried.coalesce(1), "what_if")
-    with work.step("quality"):
-        files = spark.createDataFrame(list(problems), "file string, problem string")
-        wrong = saved(quality(rejected(rows), files, writers, single, found).coalesce(1), "quality")
-        report.problems = _counts(wrong, "problem", F.sum("count"))
+        spans_, came = made["arrivals"]
+        tried = work.none(WHAT_IF_COLUMNS)
+        if failing is not None:
+            tried = what_if(spans_, came, read.few, found, made["outages"], made["cost"])
+        tried = work.saved(tried.coalesce(1), "what_if")
     with work.step("page"):
-        tables = {"messages": found, "outages": happened, "quality": wrong, "cost": paid, "what_if": tried}
+        tables = {"messages": found, "what_if": tried, **{name: made[name] for name in ("outages", "quality", "cost")}}
         facts = gather(tables, sheet)
         report.balance, report.late_s = facts.balance, facts.late_s
+        counts = {"entity": facts.outages_of_entities, "namespace": facts.outages_all}
+        report.outages = {scope: count for scope, count in counts.items() if count}
+        report.problems = {name: count for name, (count, *_) in sorted(facts.problems.items())}
         report.page = write_page(spark, page(facts), out)
     report.seconds = work.seconds
     return report
 
 
-def _counts(table: DataFrame, by: str, count: Column) -> dict[str, int]:
-    rows = table.groupBy(by).agg(count.alias("count")).orderBy(by).toLocalIterator()
-    return {row[0]: row[1] for row in rows}
+@dataclass(frozen=True)
+class _Read:
+    """What tables are made of.
+
+    Attributes:
+        processes: of :func:`kombu_paired.pipeline.tables.quality.processes`.
+        single: of :func:`kombu_paired.pipeline.tables.quality.once`.
+        few: the special events, each once.
+        events: all events, each once.
+    """
+
+    processes: DataFrame
+    single: DataFrame
+    few: DataFrame
+    events: DataFrame
+
+
+def _read(work: _Work, every: DataFrame) -> _Read:
+    writers = work.saved(processes(every), "processes")
+    apart = work.saved(special(every, writers), "special")
+    single = work.saved(once(apart), "doubled")
+    few = without_copies(apart, single)
+    return _Read(writers, single, few, plain(every, writers).unionByName(few))
+
+
+def _failing(work: _Work, read: _Read) -> DataFrame | None:
+    """The intervals; None if nothing failed."""
+    found = work.saved(intervals(read.few), "intervals")
+    return None if found.isEmpty() else found
+
+
+def _outages(
+    work: _Work, read: _Read, failing: DataFrame | None, found: DataFrame, metrics: DataFrame | None
+) -> DataFrame:
+    happened = work.none(OUTAGE_COLUMNS) if failing is None else outages(failing, read.events, found)
+    happened = work.saved(happened, "outages", "day")
+    if metrics is not None:
+        work.saved(service_side(happened, metrics), "service")
+    return happened
+
+
+def _cost(work: _Work, read: _Read, found: DataFrame, sheet: PriceSheet | None) -> DataFrame:
+    weights = work.saved(heavy(read.few, found), "heavy")
+    return work.saved(cost(read.events, weights, sheet), "cost", "day")
+
+
+def _arrivals(work: _Work, read: _Read, failing: DataFrame | None) -> tuple[DataFrame, DataFrame]:
+    """The spans, and the arrivals."""
+    failed = work.saved(work.none(SPAN_COLUMNS) if failing is None else spans(failing), "spans")
+    reach = {"longest_failover": max(GRID.failover_intervals), "longest_ping": max(GRID.ping_intervals)}
+    came = work.none(ARRIVAL_COLUMNS) if failing is None else arrivals(read.events, failed, **reach)
+    return failed, work.saved(came, "arrivals")

@@ -176,6 +176,7 @@ def _local_settings(scratch: Path, few_rows: bool) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": " ".join(java),
         "spark.ui.enabled": "false",
+        "spark.scheduler.mode": "FAIR",  # of kombu_paired.pipeline.jobs
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
         "spark.local.dir": str(scratch / "local"),

@@ -7,6 +7,8 @@ import json
 import random
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -76,8 +78,10 @@ def fleet(spark, tmp_path_factory):
 def out(spark, fleet):
     steps = []
     with with_settings(spark, AS_EVERYBODY):
+        began = time.monotonic()
         made = make_report(spark, [str(fleet / "journals")], str(fleet / "out"), on_step=steps.append)
-    assert tuple(steps) == STEPS
+    assert tuple(steps) == tuple(made.seconds) == STEPS
+    assert 0.9 < sum(made.seconds.values()) / (time.monotonic() - began) <= 1  # steps do not overlap, nor leave any out
     return made, fleet / "out"
 
 
@@ -164,6 +168,20 @@ def test_nothing_but_garbage(spark, tmp_path, monkeypatch):
     assert (made.balance["messages"], made.outages) == (0, {})
     assert made.problems == {"malformed": 3, "unreadable": 1}
     assert spark.read.parquet(str(tmp_path / "out" / "what_if")).dtypes == list(WHAT_IF_COLUMNS.items())
+
+
+def test_what_one_table_raises_is_raised_and_the_others_end(spark, tmp_path, monkeypatch):
+    error = ZeroDivisionError("of the cost")
+
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr("kombu_paired.pipeline.report.cost", fail)
+    write(tmp_path / "a.jsonl", line(message_id="a", entity="orders"))
+    with pytest.raises(ZeroDivisionError) as caught:
+        make_report(spark, [str(tmp_path)], str(tmp_path / "out"))
+    assert caught.value is error
+    assert not [each for each in threading.enumerate() if each.name.startswith("kombu-paired-")]
 
 
 def test_settings_are_for_a_block_alone(spark):

@@ -49,7 +49,7 @@ APART = {
 #: Rooms that are houses of their own, from the ground up; "" is their public face, "__main__" a command.
 FLOORS_WITHIN = {
     "pipeline": [
-        {"session", "schema", "size", "parquet", "costs"},
+        {"session", "jobs", "schema", "size", "parquet", "costs"},
         {"reading"},
         {"tables"},
         {"page"},
@@ -67,7 +67,8 @@ FLOOR_WITHIN = {
 
 #: The rooms of the pipeline that are Spark's.
 ON_SPARK = {
-    f"pipeline.{room}" for room in ("session", "schema", "parquet", "reading", "tables", "page", "report", "live")
+    f"pipeline.{room}"
+    for room in ("session", "jobs", "schema", "parquet", "reading", "tables", "page", "report", "live")
 }
 
 #: What is not installed with the package, and the rooms that may import it.
@@ -78,7 +79,7 @@ OPTIONAL = {
     "numpy": {"pipeline.tables"},  # of pandas
     "opentelemetry": {"contrib.opentelemetry"},
     "prometheus_client": {"contrib.prometheus"},
-    "py4j": {"pipeline.live"},
+    "py4j": {"pipeline.jobs", "pipeline.live"},
     "pyarrow": {"pipeline.live"},
     "pyspark": ON_SPARK,
     "redis": {"brokers.redis", "testing"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -11,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from kombu_paired.pipeline.costs.prices import PriceSheet
+from kombu_paired.pipeline.jobs import side_by_side
 from kombu_paired.pipeline.tables.messages import balance
 
 __all__ = ("BINS", "CURVE", "MOST_ENTITIES", "MOST_FILES", "MOST_OUTAGES", "Facts", "Outage", "gather")
@@ -19,8 +21,8 @@ Row = dict[str, Any]
 
 #: Namespace outages that are shown one by one, those with the most messages; their entities; and files with problems.
 MOST_OUTAGES, MOST_ENTITIES, MOST_FILES = 20, 8, 12
-#: Settings of the what-if table that are shown at most; a grid has fewer.
-MOST_SETTINGS = 500
+#: Settings of the what-if table that are looked at; a grid has fewer.
+MOST_SETTINGS = 10_000
 #: Upper ends of the bins of the time in the backlog, in seconds; one more is without end.
 BINS = (1, 10, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
 #: Points of the curve of a backlog.
@@ -91,13 +93,22 @@ def gather(tables: Mapping[str, DataFrame], sheet: PriceSheet | None = None) -> 
         sheet: the prices that ``cost`` was made with.
     """
     facts = Facts(sheet=sheet)
-    _take_messages(facts, tables["messages"])
-    _take_outages(facts, tables["outages"], tables["messages"])
+    side_by_side(
+        tables["messages"].sparkSession,
+        {
+            "messages": lambda: _take_messages(facts, tables["messages"]),
+            "outages": lambda: _take_outages(facts, tables["outages"], tables["messages"]),
+            "the rest": lambda: _take_the_rest(facts, tables),
+        },
+    )
+    return facts
+
+
+def _take_the_rest(facts: Facts, tables: Mapping[str, DataFrame]) -> None:
     for row in _rows(tables["cost"].groupBy("stage").agg(F.sum("operations").alias("n"), F.sum("money").alias("m"))):
         facts.stages[row["stage"]] = (row["n"], row["m"])
     _take_settings(facts, tables["what_if"])
     _take_quality(facts, tables["quality"])
-    return facts
 
 
 def _rows(table: DataFrame) -> list[Row]:
@@ -110,30 +121,37 @@ def _rows(table: DataFrame) -> list[Row]:
 
 
 def _take_messages(facts: Facts, messages: DataFrame) -> None:
-    [facts.balance] = _rows(balance(messages))
+    """All of it in one query: messages are many, and each look at them costs."""
     moments = ("delivered_at", "consumed_at", "diverted_at", "syphoned_at", "handed_out_at", "dead_lettered_at")
-    [span] = _rows(messages.agg(F.min("first_sent_at").alias("since"), F.max(F.greatest(*moments)).alias("until")))
-    facts.since, facts.until = span["since"], span["until"]
-    diverted = messages.where(F.col("diverted_at").isNotNull())
-    number = F.lit(len(BINS))
-    for place in reversed(range(len(BINS))):
-        number = F.when(F.col("backlog_s") < BINS[place], place).otherwise(number)
-    for row in _rows(diverted.where(F.col("backlog_s").isNotNull()).groupBy(number.alias("bin")).count()):
-        facts.in_backlog[row["bin"]] = row["count"]
-    [known] = _rows(
-        diverted.agg(
-            F.count("syphoned_at").alias("came_home"),
-            F.percentile_approx("backlog_s", 0.5).alias("median"),
-            F.percentile_approx("backlog_s", 0.95).alias("p95"),
-            F.max("backlog_s").alias("longest"),
-            F.percentile_approx("late_s", 0.5).alias("late_median"),
-            F.percentile_approx("late_s", 0.95).alias("late_p95"),
-            F.max("late_s").alias("late_longest"),
+    is_diverted, seconds = F.col("diverted_at").isNotNull(), F.col("backlog_s")
+    bins = [(seconds >= since) & (seconds < until) for since, until in pairwise((float("-inf"), *BINS, float("inf")))]
+    [row] = _rows(
+        balance(
+            messages,
+            F.min("first_sent_at").alias("since"),
+            F.max(F.greatest(*moments)).alias("until"),
+            F.count(F.when(is_diverted, F.col("syphoned_at"))).alias("came_home"),
+            *(F.count_if(is_in).alias(f"bin_{place}") for place, is_in in enumerate(bins)),
+            *_middle_and_end("backlog_s"),
+            *_middle_and_end("late_s"),
         )
     )
-    facts.came_home = known.pop("came_home")
-    facts.late_s = {name: known.pop(f"late_{name}") for name in ("median", "p95", "longest")}
-    facts.backlog_s = known
+    facts.since, facts.until, facts.came_home = (row.pop(name) for name in ("since", "until", "came_home"))
+    facts.in_backlog = [row.pop(f"bin_{place}") for place in range(len(bins))]
+    facts.backlog_s, facts.late_s = (
+        {part: row.pop(f"{name}_{part}") for part in ("median", "p95", "longest")} for name in ("backlog_s", "late_s")
+    )
+    facts.balance = row
+
+
+def _middle_and_end(name: str) -> list[Column]:
+    """Of the messages that were diverted."""
+    value = F.when(F.col("diverted_at").isNotNull(), F.col(name))
+    return [
+        F.percentile_approx(value, 0.5).alias(f"{name}_median"),
+        F.percentile_approx(value, 0.95).alias(f"{name}_p95"),
+        F.max(value).alias(f"{name}_longest"),
+    ]
 
 
 # -- outages ----------------------------------------------------------------------------------------------------------
@@ -221,10 +239,12 @@ def _take_curves(shown: Sequence[Outage], messages: DataFrame, windows: DataFram
 
 
 def _take_settings(facts: Facts, what_if: DataFrame) -> None:
-    facts.settings_all = what_if.count()
-    shown = what_if.where(F.col("is_on_front") | F.col("is_recorded"))
-    order = (F.desc("is_recommended"), F.desc("is_recorded"), F.col("operations"))
-    facts.settings = _rows(shown.orderBy(*order).limit(MOST_SETTINGS))
+    rows = _rows(what_if.limit(MOST_SETTINGS))
+    facts.settings_all = len(rows)
+    shown = [row for row in rows if row["is_on_front"] or row["is_recorded"]]
+    facts.settings = sorted(
+        shown, key=lambda row: (not row["is_recommended"], not row["is_recorded"], row["operations"])
+    )
 
 
 def _take_quality(facts: Facts, quality: DataFrame) -> None:

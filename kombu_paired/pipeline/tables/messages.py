@@ -289,8 +289,11 @@ def _with_fate(gathered: DataFrame) -> DataFrame:
     )
 
 
-def balance(messages: DataFrame) -> DataFrame:
+def balance(messages: DataFrame, *further: Column) -> DataFrame:
     """The sum of it all, in one row.
+
+    Arguments:
+        further: what else to sum up, with a name each.
 
     Returns:
         Counts of messages: ``messages``, ``accepted`` (a namespace took it), ``diverted``, ``consumed``, ``refused``
@@ -307,4 +310,5 @@ def balance(messages: DataFrame) -> DataFrame:
         F.count_if(is_accepted & is_unknown).alias("lost"),
         F.count("late_s").alias("ran_meanwhile"),
         *(F.count_if(F.col("fate") == fate).alias(fate) for fate in FATES),
+        *further,
     )

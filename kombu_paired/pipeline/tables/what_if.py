@@ -22,6 +22,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kombu_paired.pipeline.costs.charges import STEP
+from kombu_paired.pipeline.jobs import side_by_side
 from kombu_paired.pipeline.schema import ENTITY, PROCESS
 from kombu_paired.pipeline.tables.choice import Record, Replay, judged, settings
 from kombu_paired.pipeline.tables.few import (
@@ -126,16 +127,24 @@ def what_if(
         ==================================  =======  ===================================================================
     """
     whole = outages.transform(_of_namespaces)
-    replays = _in_memory(spans, arrivals, whole, grid)
-    if replays is None:
-        replays = _by_spark(spans, arrivals, whole, grid)
-    record = _record(spans, events, messages, cost)
-    rows = judged(settings(replays, grid.backlog_queues, record), record)
+    known = side_by_side(
+        spans.sparkSession,
+        {
+            "replays": lambda: _replays(spans, arrivals, whole, grid),
+            "record": lambda: _record(spans, events, messages, cost),
+        },
+    )
+    rows = judged(settings(known["replays"], grid.backlog_queues, known["record"]), known["record"])
     schema = ", ".join(f"{name} {type_}" for name, type_ in WHAT_IF_COLUMNS.items())
     return spans.sparkSession.createDataFrame([tuple(row[name] for name in WHAT_IF_COLUMNS) for row in rows], schema)
 
 
 # -- replays ----------------------------------------------------------------------------------------------------------
+
+
+def _replays(spans: DataFrame, arrivals: DataFrame, whole: DataFrame, grid: Grid) -> list[Replay]:
+    replays = _in_memory(spans, arrivals, whole, grid)
+    return _by_spark(spans, arrivals, whole, grid) if replays is None else replays
 
 
 def _of_namespaces(outages: DataFrame) -> DataFrame:
