@@ -55,6 +55,7 @@ RELIES_ON = {
         "_do_restore_message(payload, exchange, routing_key, pipe, leftmost)",
         "_flush_brpop_reauth()",
         "_get_client()",
+        "_get_pool(asynchronous)",
         "_in_poll",
         "_maybe_update_queues_expire(client, queue)",
         "_on_connection_disconnect(connection)",

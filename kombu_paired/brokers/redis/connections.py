@@ -78,9 +78,13 @@ class _Timely:
 
     def can_read(self, timeout: float = 0) -> bool:
         """Asked before each command; redis-py switches its socket to not waiting and back for it."""
-        if timeout == 0 and self._sock is not None and has_unread(self) is False and self._sock.is_quiet():
+        if timeout == 0 and self.is_ready():
             return False
         return bool(super().can_read(timeout))  # type: ignore[misc]
+
+    def is_ready(self) -> bool:
+        """Connected, and certainly without an answer, or an end, that nobody has read."""
+        return self._sock is not None and has_unread(self) is False and self._sock.is_quiet()
 
     def _wrap_socket_with_ssl(self, sock: Any) -> Any:
         if self._until.left < math.inf:
@@ -105,6 +109,37 @@ class OneClient:
         return self._only_client
 
 
+class OneAtHand:
+    """A pool for one thread, in front of one of redis-py's: the connection that was used last is kept at hand.
+
+    To take it out of a pool and put it back, with locks, counters and events, is a tenth of a send. What redis-py does
+    at such a moment is done here: a connection that is not ready, or is to be made anew, goes to the pool, which knows
+    how, and one whose token has been renewed says so to the server.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._at_hand: Any = None
+
+    def get_connection(self) -> Any:
+        connection, self._at_hand = self._at_hand, None
+        if connection is not None:
+            if connection.is_ready():
+                return connection
+            self._pool.release(connection)  # and has it back, as the last one
+        return self._pool.get_connection()
+
+    def release(self, connection: Any) -> None:
+        if self._at_hand is not None or connection.should_reconnect():
+            self._pool.release(connection)
+            return
+        self._at_hand = connection
+        connection.re_auth()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+
 def timely_channel(kind: Any, until: Deadline) -> Any:
     """Kombu's channel on connections that keep to a deadline; one, where Kombu would have one more for consuming."""
 
@@ -113,6 +148,9 @@ def timely_channel(kind: Any, until: Deadline) -> Any:
             found: dict[str, Any] = super()._connparams(asynchronous)
             found["connection_class"] = type("TimelyConnection", (_Timely, found["connection_class"]), {})
             return {**found, "until": until, "protocol": 2}  # the third begins with a round trip, and adds nothing here
+
+        def _get_pool(self, asynchronous: bool = False) -> Any:
+            return OneAtHand(super()._get_pool(asynchronous))
 
         @property
         def async_pool(self) -> Any:

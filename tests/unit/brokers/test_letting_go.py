@@ -30,7 +30,8 @@ def sockets_of(connection, kind):
     if kind == "amqp":
         return [connection.transport.sock]
     pools = [pool for channel in connection.channels for pool in (channel._pool, channel._async_pool) if pool]
-    return [each._sock for pool in pools for each in pool._available_connections if each._sock is not None]
+    connections = [each for pool in pools for each in (*pool._available_connections, *pool._in_use_connections)]
+    return [each._sock for each in connections if each._sock is not None]
 
 
 def close_sockets(connection, kind):
