@@ -1,11 +1,12 @@
 """The pipeline: from the journals of a fleet to tables of what an outage did, a page for people, and money.
 
-Everything here but ``costs`` runs on Spark, which is imported where it is used. Of the rest of the package it knows the
-journal's format alone, and nothing of a pairing. From the ground up:
+Nearly all of it runs on Spark, which is imported where it is used. Of the rest of the package it knows the journal's
+format alone, and nothing of a pairing. From the ground up:
 
 ============  ==============================================================================================
 the ground    ``session`` is Spark, ``jobs`` has it do things side by side, ``schema`` is the journal's format as
-              Spark reads it, ``parquet`` writes tables
+              Spark reads it, ``parquet`` writes tables.
+              ``size`` tells what a small report is, and ``archive`` has Java start sooner. These two without Spark
 ``costs``     ``charges`` counts operations, ``prices`` turns them into money. Pure
 ``reading``   finds journals and reads events; what is none is counted and kept
 ``tables``    ``messages``, ``outages``, ``cost``, ``what_if`` (with ``replay``, which ``few`` does in

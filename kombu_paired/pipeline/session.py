@@ -11,7 +11,9 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from kombu_paired.pipeline.archive import ClassArchive, class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,14 +131,16 @@ def spark_session(
     from pyspark.sql import SparkSession
 
     is_local = remote is None and (master is None or master.startswith("local"))
+    has_own_java = is_local and "PYSPARK_GATEWAY_PORT" not in os.environ
+    archive = class_archive(str(_java()), _jars(), os.environ) if has_own_java else None
     with tempfile.TemporaryDirectory(prefix="kombu-paired-spark-") as scratch:
         builder = SparkSession.builder.appName("kombu-paired report")
         values = dict(EVERYWHERE)
         if remote is not None:
             builder = builder.remote(remote)
             del values[PROGRESS], values[DEBUGGING]
-        elif is_local and "PYSPARK_GATEWAY_PORT" not in os.environ:
-            values |= _local_settings(Path(scratch), few_rows) | {"spark.master": master or "local[*]"}
+        elif has_own_java:
+            values |= _local_settings(Path(scratch), few_rows, archive) | {"spark.master": master or "local[*]"}
         elif master is not None:
             values["spark.master"] = master
         for name, value in (values | (settings or {})).items():
@@ -154,11 +158,13 @@ def spark_session(
             warnings.filterwarnings("ignore", message="WARN WindowExpression")
             try:
                 yield session
+                if archive is not None and archive.classes.exists():
+                    _keep_classes(session, archive)
             finally:
                 session.stop()
 
 
-def _local_settings(scratch: Path, few_rows: bool) -> dict[str, str]:
+def _local_settings(scratch: Path, few_rows: bool, archive: ClassArchive | None = None) -> dict[str, str]:
     # Spark resolves the machine's host name, and stops where nobody knows it; options alone do not prevent that.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Of a Python data source: where this is not activated, the python3 on the PATH has none of these packages.
@@ -170,6 +176,8 @@ def _local_settings(scratch: Path, few_rows: bool) -> dict[str, str]:
         java.append(COLLECTOR)
     if few_rows:
         java.append(FIRST_COMPILER)
+    if archive is not None:
+        java += archive.java_options()
     return {
         "spark.driver.memory": HEAP,
         "spark.driver.host": "127.0.0.1",
@@ -185,6 +193,23 @@ def _local_settings(scratch: Path, few_rows: bool) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
         **(FEW_ROWS if few_rows else {}),
     }
+
+
+def _jars() -> Path:
+    """Where Spark's own classes are: as ``spark-submit`` finds them."""
+    home = os.environ.get("SPARK_HOME")
+    if home is None:
+        import pyspark
+
+        home = str(Path(pyspark.__file__).parent)
+    return Path(home, "jars")
+
+
+def _keep_classes(session: SparkSession, archive: ClassArchive) -> None:
+    packages: Any = session.sparkContext._jvm
+    java = packages.java.lang
+    home, class_path = (java.System.getProperty(name) for name in ("java.home", "java.class.path"))
+    archive.make(str(Path(home, "bin", "java")), class_path, java.ProcessHandle.current().pid())
 
 
 @contextmanager

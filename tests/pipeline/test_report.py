@@ -19,6 +19,7 @@ from kombu_paired.cli import main
 from kombu_paired.cli import report as cli_report
 from kombu_paired.journal.format import JOURNAL_VERSION
 from kombu_paired.pipeline import session
+from kombu_paired.pipeline.archive import CACHE
 from kombu_paired.pipeline.reading import accepted, read_events
 from kombu_paired.pipeline.report import STEPS, make_report
 from kombu_paired.pipeline.schema import CORRUPT, lines_schema
@@ -291,10 +292,10 @@ def test_a_java_that_cannot_run_spark_is_told_with_its_reason(tmp_path):
     java = write(tmp_path / "bin" / "java", "#!/bin/sh", "echo 'Error: far too old' >&2", "exit 1")
     java.chmod(0o755)
     command = [sys.executable, "-m", "kombu_paired.cli", "report", "--journal", "x", "--out", "y"]
+    environment = {"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", CACHE: ""}
     done = subprocess.run(
-        command, env={"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60,
-        cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+        command, env=environment, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2]
+    )
     assert done.returncode == 1
     assert "Java could not start Spark (Error: far too old): install Java 17 or later" in done.stderr
     assert "Traceback" not in done.stderr

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from kombu_paired.pipeline.archive import CACHE
 from kombu_paired.pipeline.session import SparkUnavailable
 from kombu_paired.pipeline.session import require_spark as require
 
@@ -18,8 +19,12 @@ JAVA_FOR_TESTS = (
 
 
 def require_spark() -> None:
-    """Skip the test where Spark is not installed; where CI is set, fail it. From then on every Java starts quickly."""
+    """Skip the test where Spark is not installed; where CI is set, fail it. From then on every Java starts quickly.
+
+    And none leaves anything behind for the next one.
+    """
     os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_FOR_TESTS)
+    os.environ.setdefault(CACHE, "")
     try:
         require()
     except SparkUnavailable as exc:

@@ -49,7 +49,7 @@ APART = {
 #: Rooms that are houses of their own, from the ground up; "" is their public face, "__main__" a command.
 FLOORS_WITHIN = {
     "pipeline": [
-        {"session", "jobs", "schema", "size", "parquet", "costs"},
+        {"archive", "session", "jobs", "schema", "size", "parquet", "costs"},
         {"reading"},
         {"tables"},
         {"page"},
