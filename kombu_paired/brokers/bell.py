@@ -7,6 +7,8 @@ import socket
 import threading
 from typing import Any
 
+from kombu_paired.brokers.sockets import POLLIN, system_poll
+
 __all__ = ("Bell", "is_readable")
 
 
@@ -58,7 +60,11 @@ class Bell:
 
 def is_readable(sock: Any, wait: float = 0.0) -> bool:
     """Whether a socket can be read from, or can within so many seconds."""
-    return bool(_readable([sock], wait))
+    if wait > 0 or system_poll is None:
+        return bool(_readable([sock], wait))
+    poll = system_poll()
+    poll.register(sock, POLLIN)
+    return bool(poll.poll(0))
 
 
 def _readable(socks: list[Any], seconds: float) -> set[int]:

@@ -11,6 +11,7 @@ import math
 import select
 import socket
 import ssl
+from collections.abc import Callable
 from time import monotonic
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from kombu_paired.bounded import shared
 from kombu_paired.deadline import Deadline
 
-__all__ = ("TimelySocket", "look_up")
+__all__ = ("POLLIN", "TimelySocket", "look_up", "system_poll")
 
 #: Seconds by which a time limit may be off before it is worth a system call to correct it.
 SLACK = 0.05
@@ -44,7 +45,8 @@ def _own_copy_of_select() -> ModuleType:
 
 _select = _own_copy_of_select()
 #: Asks the operating system, and must not be let wait: it would stop all greenlets. None where there is none.
-_poll = getattr(_select, "poll", None)
+system_poll: Callable[[], Any] | None = getattr(_select, "poll", None)
+POLLIN: int = getattr(_select, "POLLIN", 0)
 
 
 class TimelySocket:
@@ -93,11 +95,11 @@ class TimelySocket:
 
     def is_quiet(self) -> bool:
         """Whether it is certain that a read would find nothing, not even an end."""
-        if self._is_tls or _poll is None:
+        if self._is_tls or system_poll is None:
             return False
         if self._poller is None:
-            self._poller = _poll()
-            self._poller.register(self._sock, _select.POLLIN)
+            self._poller = system_poll()
+            self._poller.register(self._sock, POLLIN)
         return not self._poller.poll(0)
 
     def has_arrived(self) -> bool:

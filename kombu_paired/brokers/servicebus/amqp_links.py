@@ -173,7 +173,7 @@ class SenderLink(_Link):
     def send(self, message: Any, timeout: float) -> None:
         """Send a message, or a batch, and wait until the service has it."""
         self._until = time.monotonic() + max(timeout, LEAST)
-        self.opened().send_messages(message, timeout=max(timeout - OVERSTEP, LEAST))
+        compat.send(self.opened(), message, max(timeout - OVERSTEP, LEAST))
 
     @property
     def max_message_size(self) -> int:

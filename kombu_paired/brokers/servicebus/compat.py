@@ -15,6 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from azure.core.settings import settings
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+try:
+    from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+except ImportError:  # another version of the SDK
+    PyamqpTransport = None
+
 __all__ = (
     "GIVEN_BACK",
     "RELIES_ON",
@@ -31,6 +39,7 @@ __all__ = (
     "open_without_tries",
     "own_settings",
     "read_every_outcome",
+    "send",
     "sender_settings",
     "socket_of",
     "stop_when",
@@ -43,8 +52,17 @@ logger = logging.getLogger(__name__)
 #: Owner -> names that it must have: methods with the parameters that are given or taken here, other names alone.
 RELIES_ON = {
     "azure.servicebus._common._configuration:Configuration": ("auth_timeout", "timeout", "keep_alive", "use_tls"),
-    "azure.servicebus._base_handler:BaseHandler": ("_handler", "_open_with_retry()"),
-    "azure.servicebus:ServiceBusSender": ("_create_handler(auth)", "_max_message_size_on_link"),
+    "azure.servicebus._base_handler:BaseHandler": (
+        "_handler",
+        "_open_with_retry()",
+        "_check_live()",
+        "_do_retryable_operation(operation, timeout)",
+    ),
+    "azure.servicebus:ServiceBusSender": (
+        "_create_handler(auth)",
+        "_max_message_size_on_link",
+        "_send(message, timeout, last_exception)",
+    ),
     "azure.servicebus:ServiceBusReceiver": (
         "_create_handler(auth)",
         "_build_received_message",
@@ -252,6 +270,36 @@ def max_message_size_of(raw: Any) -> int:
 # -- sending ------------------------------------------------------------------------------------------------------
 
 
+class _Encoded:
+    """What the SDK sends, made of a message."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: AmqpAnnotatedMessage) -> None:
+        self._message = PyamqpTransport.to_outgoing_amqp_message(message)
+
+
+def send(raw: Any, message: Any, timeout: float) -> None:
+    """Send a message, or a batch, and wait for the outcome.
+
+    The SDK asks three times for each message whether anybody traces it, and looks what kind of message it is: where
+    nobody does, and one of ours is sent, it goes straight to the step that follows.
+    """
+    is_plain = PyamqpTransport is not None and isinstance(message, AmqpAnnotatedMessage)
+    if not is_plain or not hasattr(raw, "_do_retryable_operation") or settings.tracing_implementation() is not None:
+        raw.send_messages(message, timeout=timeout)
+        return
+    raw._check_live()
+    raw._do_retryable_operation(
+        raw._send,
+        message=_Encoded(message),
+        timeout=timeout,
+        operation_requires_timeout=True,
+        apply_try_timeout=True,
+        require_last_exception=True,
+    )
+
+
 def stop_when(raw: Any, is_over: Callable[[], BaseException | None]) -> None:
     """Let a send end as soon as there is an error: for an answer that it cannot read the SDK waits for ever."""
     handler = handler_of(raw)
@@ -301,10 +349,8 @@ def is_link_error(exc: BaseException) -> bool:
 def encoded_size(message: Any) -> int | None:
     """Bytes of an ``AmqpAnnotatedMessage`` as it is sent; None if that cannot be known."""
     try:
-        from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
-
         return int(PyamqpTransport.get_message_encoded_size(PyamqpTransport.to_outgoing_amqp_message(message)))
-    except (ImportError, AttributeError):
+    except AttributeError:
         return None
 
 

@@ -63,9 +63,5 @@ def _fits(text: str) -> bool:
 
 
 def _digest(*parts: object) -> str:
-    found = hashlib.sha256()
-    for part in parts:
-        octets = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
-        found.update(b"%d:" % len(octets))
-        found.update(octets)
-    return found.hexdigest()
+    octets = (part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass") for part in parts)
+    return hashlib.sha256(b"".join(b"%d:%b" % (len(each), each) for each in octets)).hexdigest()

@@ -176,7 +176,7 @@ def test_a_patched_poll_is_not_asked_whether_there_is_something(pair, monkeypatc
 def test_looking_whether_something_has_arrived_takes_nothing_away(pair, monkeypatch, can_poll):
     ours, theirs = pair
     if not can_poll:  # as over TLS, where what has arrived need not be for the driver
-        monkeypatch.setattr("kombu_paired.brokers.sockets._poll", None)
+        monkeypatch.setattr("kombu_paired.brokers.sockets.system_poll", None)
     sock = TimelySocket(ours, Deadline(5))
     assert not sock.has_arrived()
     theirs.sendall(b"frame")
