@@ -21,6 +21,7 @@ from kombu_paired.brokers.servicebus.names import entity_name, is_backlog
 from kombu_paired.brokers.servicebus.settling import ABANDON, COMPLETE, settle
 from kombu_paired.brokers.servicebus.transport import Channel, Transport
 from kombu_paired.brokers.servicebus.wire import (
+    Outgoing,
     body_of,
     encoded_size,
     new_ping,
@@ -80,7 +81,7 @@ def size_on(namespace: KombuNamespace, message: Message) -> int:
         link.drop()
 
 
-def encoded(channel: Channel, message: Message) -> AmqpAnnotatedMessage:
+def encoded(channel: Channel, message: Message) -> Outgoing:
     """A message as it is sent: to a backlog queue in the backlog's form, else in an envelope.
 
     It gets an id now, if it has none: what is diverted because its acknowledgement was lost has the same.

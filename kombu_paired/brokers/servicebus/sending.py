@@ -8,13 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from azure.servicebus.amqp import AmqpAnnotatedMessage
-
 from kombu_paired.brokers.links import KombuSender
 from kombu_paired.brokers.servicebus.amqp_links import SenderLink
 from kombu_paired.brokers.servicebus.kinds import AWAY, is_refusal
 from kombu_paired.brokers.servicebus.links import ServiceBusLink, encoded, unreached
-from kombu_paired.brokers.servicebus.wire import body_length, encoded_size
+from kombu_paired.brokers.servicebus.wire import Outgoing, body_length, encoded_size
 from kombu_paired.deadline import Deadline
 from kombu_paired.declarations import Declaration
 from kombu_paired.errors import MessageTooLarge, NamespaceFailure
@@ -62,7 +60,7 @@ class ServiceBusSender(KombuSender):
             else:
                 self._send_to(target, message, outgoing, deadline)
 
-    def _send_event(self, target: str, message: Message, outgoing: AmqpAnnotatedMessage, deadline: Deadline) -> None:
+    def _send_event(self, target: str, message: Message, outgoing: Outgoing, deadline: Deadline) -> None:
         """A key for one queue is refused at the topic of Celery's events. Nobody misses them, and a worker would keep
         each one that raises, for good: they are dropped, and the topic is tried again after a while.
         """
@@ -81,7 +79,7 @@ class ServiceBusSender(KombuSender):
         self,
         target: str,
         message: Message,
-        outgoing: AmqpAnnotatedMessage,
+        outgoing: Outgoing,
         deadline: Deadline,
         *,
         is_for_events: bool = False,
@@ -105,7 +103,7 @@ class ServiceBusSender(KombuSender):
             raise unreached(self.namespace, exc, whole_namespace=not self.link.connection.entities.was_let_in) from exc
         return answer
 
-    def _require_fit(self, message: Message, outgoing: AmqpAnnotatedMessage, link: SenderLink) -> None:
+    def _require_fit(self, message: Message, outgoing: Outgoing, link: SenderLink) -> None:
         """Raise before anything is sent: what the service says is learned from the link."""
         limit = self.namespace.max_message_size = link.max_message_size
         if body_length(outgoing) + PROPERTIES < limit:
@@ -136,7 +134,7 @@ class ServiceBusSender(KombuSender):
             channel = self.link.open(timeout)
         except NamespaceFailure as failure:
             return [failure] * len(messages)
-        ready: list[tuple[str, str, int, AmqpAnnotatedMessage]] = []
+        ready: list[tuple[str, str, int, Outgoing]] = []
         for index, message in enumerate(messages):
             try:
                 outgoing = encoded(channel, message)
@@ -156,7 +154,7 @@ class ServiceBusSender(KombuSender):
         self,
         target: str,
         messages: Sequence[Message],
-        parts: list[tuple[int, AmqpAnnotatedMessage]],
+        parts: list[tuple[int, Outgoing]],
         deadline: Deadline,
     ) -> Iterator[tuple[int, NamespaceFailure | None]]:
         """Send to one entity, in as few batches as fit."""
@@ -184,7 +182,7 @@ class ServiceBusSender(KombuSender):
         self,
         target: str,
         messages: Sequence[Message],
-        chosen: Sequence[tuple[int, AmqpAnnotatedMessage]],
+        chosen: Sequence[tuple[int, Outgoing]],
         link: SenderLink,
         batch: Any,
         deadline: Deadline,
@@ -201,7 +199,7 @@ class ServiceBusSender(KombuSender):
                 return [None] * len(chosen)
         return [self._outcome_alone(target, messages[index], outgoing, deadline) for index, outgoing in chosen]
 
-    def _filled(self, link: SenderLink, parts: Sequence[tuple[int, AmqpAnnotatedMessage]]) -> tuple[Any, int]:
+    def _filled(self, link: SenderLink, parts: Sequence[tuple[int, Outgoing]]) -> tuple[Any, int]:
         batch, count = link.new_batch(), 0
         for _, outgoing in parts:
             try:
@@ -213,7 +211,7 @@ class ServiceBusSender(KombuSender):
         return batch, count
 
     def _outcome_alone(
-        self, target: str, message: Message, outgoing: AmqpAnnotatedMessage, deadline: Deadline
+        self, target: str, message: Message, outgoing: Outgoing, deadline: Deadline
     ) -> NamespaceFailure | None:
         try:
             self._send_to(target, message, outgoing, deadline.part(self.namespace.send_timeout))
@@ -222,6 +220,6 @@ class ServiceBusSender(KombuSender):
         return None
 
 
-def _session_of(outgoing: AmqpAnnotatedMessage) -> str:
+def _session_of(outgoing: Outgoing) -> str:
     properties = outgoing.properties
     return str(properties.group_id or "") if properties else ""

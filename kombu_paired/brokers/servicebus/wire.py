@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, TypeAlias
 
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from kombu.transport.virtual import Channel
@@ -29,6 +29,7 @@ from kombu_paired.message import EXCHANGE, Message
 from kombu_paired.registration import PING_CONTENT_TYPE
 
 __all__ = (
+    "Outgoing",
     "body_length",
     "body_of",
     "encoded_size",
@@ -61,11 +62,14 @@ ROUGHLY = 2048
 PING_LIFE = timedelta(seconds=1)
 
 
+#: A message on its way to the service.
+Outgoing: TypeAlias = AmqpAnnotatedMessage | compat.PlainMessage
+
 #: Kombu's ``dumps``, without a new encoder for each message.
 _encode = JSONEncoder().encode
 
 
-def to_envelope(raw: Mapping[str, Any], *, schedule_eta: bool = False) -> AmqpAnnotatedMessage:
+def to_envelope(raw: Mapping[str, Any], *, schedule_eta: bool = False) -> Outgoing:
     """An application's message.
 
     Arguments:
@@ -73,18 +77,18 @@ def to_envelope(raw: Mapping[str, Any], *, schedule_eta: bool = False) -> AmqpAn
         schedule_eta: let the service hold back a task until its ``eta``.
     """
     headers, properties = raw.get("headers") or {}, raw["properties"]
-    return _outgoing(
-        _encode(raw),
-        {
-            "message_id": message_id(headers, properties, raw["body"]),
-            "correlation_id": _id(properties.get("correlation_id")),
-            "content_type": _symbol(raw.get("content-type")),
-            "subject": _id(headers.get("task")),
-            "group_id": _session(properties.get("session_id")),
-        },
-        life=_life(properties.get("expiration")),
-        schedule=_schedule(properties, headers, schedule_eta),
-    )
+    body = _encode(raw).encode()
+    shown = {
+        "message_id": message_id(headers, properties, raw["body"]),
+        "correlation_id": _id(properties.get("correlation_id")),
+        "content_type": _symbol(raw.get("content-type")),
+        "subject": _id(headers.get("task")),
+        "group_id": _session(properties.get("session_id")),
+    }
+    life, schedule = _life(properties.get("expiration")), _schedule(properties, headers, schedule_eta)
+    if life is None and schedule is None:
+        return compat.PlainMessage(body, shown)
+    return _outgoing(body, shown, life=life, schedule=schedule)
 
 
 def _outgoing(
@@ -229,13 +233,13 @@ def is_ping(received: Any) -> bool:
     return bool(received.content_type == PING_CONTENT_TYPE)
 
 
-def encoded_size(message: AmqpAnnotatedMessage) -> int:
+def encoded_size(message: Outgoing) -> int:
     """Bytes of a message as it is sent."""
     size = compat.encoded_size(message)
     return body_length(message) + ROUGHLY if size is None else size
 
 
-def body_length(message: AmqpAnnotatedMessage) -> int:
+def body_length(message: Outgoing) -> int:
     """Bytes of its body."""
     return sum(len(part) for part in message.body)
 

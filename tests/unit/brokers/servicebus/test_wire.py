@@ -7,7 +7,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch, ServiceBusReceivedMessage
+from azure.servicebus._pyamqp._decode import decode_payload
 from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from hypothesis import given
@@ -18,6 +19,7 @@ from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
 
 from kombu_paired.brokers.forms import message_of, prepare
+from kombu_paired.brokers.servicebus.compat import sections_of
 from kombu_paired.brokers.servicebus.ids import message_id
 from kombu_paired.brokers.servicebus.wire import (
     body_length,
@@ -42,7 +44,7 @@ def encoded(outgoing):
     if isinstance(outgoing, ServiceBusMessage):
         outgoing = outgoing.raw_amqp_message
     output = bytearray()
-    encode_payload(output, PyamqpTransport.to_outgoing_amqp_message(outgoing))
+    encode_payload(output, sections_of(outgoing))
     return bytes(output)
 
 
@@ -139,6 +141,26 @@ def test_ours_reads_what_it_wrote_and_writes_what_the_stock_transport_does(chann
     received = arrived(to_envelope(raw))
     assert body_of(received) == dumps(raw).encode()
     assert comparable(delivered(channel, from_envelope(received))) == comparable(message)
+
+
+@given(of_kombu)
+def test_what_is_made_in_one_step_is_what_the_sdk_makes_and_shorter(channel, message):
+    message.properties.pop("expiration", None)
+    outgoing = to_envelope(raw_of(channel, message))
+    short = encoded(outgoing)
+    long = bytearray()
+    encode_payload(long, PyamqpTransport.to_outgoing_amqp_message(outgoing))
+    assert decode_payload(memoryview(short)) == decode_payload(memoryview(bytes(long)))
+    assert len(short) < len(long)
+    assert encoded_size(outgoing) == len(short)
+
+
+def test_in_a_batch_it_is_the_sdk_s_own(channel):
+    outgoing = to_envelope(task(message_id="m-1", session_id="s-1"))
+    batch = ServiceBusMessageBatch()
+    batch.add_message(outgoing)
+    assert len(batch) == 1
+    assert outgoing.properties.group_id == "s-1"
 
 
 # -- the service's own properties -------------------------------------------------------------------------------
