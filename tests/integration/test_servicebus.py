@@ -21,7 +21,6 @@ import kombu
 import pytest
 from azure.core.pipeline.transport import RequestsTransport
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageState, ServiceBusSubQueue
-from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 from azure.servicebus.management import ServiceBusAdministrationClient
 from kombu import Connection, Exchange, Queue
@@ -31,7 +30,7 @@ from kombu_paired.brokers.kombu import new_connection
 from kombu_paired.brokers.roles import Received, Receiver
 from kombu_paired.brokers.servicebus import links, sending, transport
 from kombu_paired.brokers.servicebus.amqp_links import SenderLink
-from kombu_paired.brokers.servicebus.wire import encoded_size
+from kombu_paired.brokers.servicebus.wire import Outgoing, encoded_size
 from kombu_paired.declarations import Entity
 from kombu_paired.emulator import Emulator
 from kombu_paired.emulator.server.links import Receiver as ServiceSideReceiver
@@ -456,7 +455,7 @@ def sent_to_orders(monkeypatch) -> list[int]:
     send = SenderLink.send
 
     def measure(self: SenderLink, message: Any, timeout: float) -> None:
-        if isinstance(message, AmqpAnnotatedMessage) and message.properties.content_type == "application/data":
+        if isinstance(message, Outgoing) and message.properties.content_type == "application/data":
             sizes.append(encoded_size(message))
         send(self, message, timeout)
 
