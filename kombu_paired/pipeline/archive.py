@@ -13,11 +13,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +38,11 @@ SILENT = "-Xlog:cds*=off -Xlog:class+path*=off"
 NOT_IN_OPTIONS = {*'"\\:%', os.pathsep}
 #: Free bytes without which none is made: it has some 200 MB.
 ROOM = 1 << 30
-#: Seconds until a Java that was to end is given up, and one that makes an archive; and until an unused one is removed.
-PATIENCE, LONGEST, UNUSED = 60.0, 600.0, 30 * 86400.0
+#: Seconds until a Java that was to end is given up, and one that makes an archive; until what was noted is of no use to
+#: anybody; and until an archive that nobody used is removed.
+PATIENCE, LONGEST, STALE, UNUSED = 60.0, 600.0, 3600.0, 30 * 86400.0
+#: What ends the making of an archive, and says nothing of it: the next report tries again.
+INTERRUPTING = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path | None:
@@ -70,6 +75,8 @@ class ClassArchive:
             return ["-Xshare:auto", f'"-XX:SharedArchiveFile={self.file}"', SILENT]
         if self.file.with_suffix(FAILED).exists() or shutil.disk_usage(self.file.parent).free < ROOM:
             return []
+        # Of processes whose archive was never made: where a report's end is that of all that it started.
+        _remove(self.file.parent.glob(f"*{NOTED}"), STALE)
         return [f'"-XX:DumpLoadedClassList={self.classes}"', SILENT]
 
     def make(self, java: str, class_path: str, process: int) -> None:
@@ -104,7 +111,7 @@ def class_archive(java: str, jars: Path, environment: Mapping[str, str]) -> Clas
             return None
     except OSError:
         return None
-    return ClassArchive(folder / f"{name}{ENDING}", folder / f"{name}-{os.getpid()}{NOTED}")
+    return ClassArchive(folder / f"{name}{ENDING}", folder / f"{name}-{secrets.token_hex(4)}{NOTED}")
 
 
 def _name(java: Path, jars: Path) -> str:
@@ -137,6 +144,7 @@ def main(file: Path, classes: Path, java: str, class_path: str, process: int) ->
             return
         with (file.parent / LOCK).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(file.parent.glob(f"*{HALF}"))  # who was to make these is dead
             if classes.exists() and not file.exists():
                 _make(file, classes, java, class_path)
                 _sweep(file)
@@ -174,7 +182,7 @@ def _make(file: Path, classes: Path, java: str, class_path: str) -> None:
         made = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST)
         if made.returncode == 0 and half.exists():
             half.replace(file)
-        else:
+        elif made.returncode not in {each for number in INTERRUPTING for each in (-number, 128 + number)}:
             file.with_suffix(FAILED).write_text(made.stdout + made.stderr)
     except subprocess.TimeoutExpired:
         file.with_suffix(FAILED).write_text(f"not done in {LONGEST:g} seconds")
@@ -185,10 +193,17 @@ def _make(file: Path, classes: Path, java: str, class_path: str) -> None:
 def _sweep(file: Path) -> None:
     """Remove what there is of the same jars in another state or another Java, and what nobody has used for long."""
     of_jars = file.stem.rsplit("-", 1)[0].rsplit("-", 1)[1]
-    for each in file.parent.glob("spark-*"):
-        is_former = f"-{of_jars}-" in each.name and each not in (file, file.with_suffix(FAILED))
-        if is_former or time.time() - each.stat().st_mtime > UNUSED:
-            each.unlink()
+    former = (each for each in file.parent.glob(f"spark-*-{of_jars}-*") if each not in (file, file.with_suffix(FAILED)))
+    _remove(former)
+    _remove(file.parent.glob("spark-*"), UNUSED)
+
+
+def _remove(files: Iterable[Path], older: float = 0.0) -> None:
+    """Those that have not changed for so many seconds, unless somebody else removes them."""
+    for each in files:
+        with suppress(OSError):
+            if time.time() - each.stat().st_mtime >= older:
+                each.unlink()
 
 
 if __name__ == "__main__":

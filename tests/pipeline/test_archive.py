@@ -116,6 +116,14 @@ def test_without_room_for_one_none_is_made(kept, monkeypatch):
     assert kept.java_options() == []
 
 
+def test_what_was_noted_in_vain_does_not_pile_up(kept):
+    for name, age in (("old", archive.STALE + 60), ("young", archive.STALE - 60)):
+        write(kept.file.parent / f"{name}.classes", "java/lang/Object")
+        os.utime(kept.file.parent / f"{name}.classes", (time.time() - age,) * 2)
+    kept.java_options()
+    assert [each.name for each in kept.file.parent.iterdir()] == ["young.classes"]
+
+
 # -- the process that makes it ----------------------------------------------------------------------------------------
 
 #: A Java that makes an archive of what it is told.
@@ -153,6 +161,13 @@ def test_one_that_fails_leaves_why_and_no_half(kept, java):
     why = kept.file.with_suffix(FAILED)
     assert made(kept, java, *BREAKS) == {why.name}
     assert "it broke" in why.read_text()
+
+
+@pytest.mark.parametrize("number", [1, 2, 9, 15])
+@pytest.mark.parametrize("end", ["kill -{0} $$", "exit $((128 + {0}))"])
+def test_one_that_is_interrupted_is_tried_again(kept, java, number, end):
+    write(kept.file.parent / "spark-of-one-that-was-killed.1.half", "")
+    assert made(kept, java, *MAKES, end.format(number)) == set()
 
 
 def test_of_the_same_jars_no_other_is_left_and_of_others_none_that_is_unused(kept, java):
