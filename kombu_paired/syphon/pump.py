@@ -117,8 +117,7 @@ class MessagePump:
             self.queues.tend(receiver)
             patience = min(syphon.poll, self.queues.next_try)
             # The pace is the primary's: it stays at its first taste while that is away.
-            at_a_time = syphon.pace.at_a_time(BATCH, LARGEST_BATCH) if goes_home else BATCH
-            batch = receiver.receive(at_a_time, patience)
+            batch = receiver.receive(self._at_a_time() if goes_home else BATCH, patience)
             if not batch:
                 self._found_nothing(receiver, patience)
                 continue
@@ -133,6 +132,9 @@ class MessagePump:
                 self._move_in_turn(receiver, batch)
             else:
                 self._hand_out(receiver, batch)
+
+    def _at_a_time(self) -> int:
+        return self._syphon.pace.at_a_time(BATCH, LARGEST_BATCH)
 
     def _found_nothing(self, receiver: Receiver, waited: float) -> None:
         """In no queue; or it was interrupted, or a queue failed, and there is nothing to be said of the others."""
@@ -174,7 +176,7 @@ class MessagePump:
         at_rest = set(filter(self._is_resting, {each.entity for each in parcels}))  # once: it may change at any moment
         resting = [each for each in parcels if each.entity in at_rest]
         going = [each for each in parcels if each.entity not in at_rest]
-        failures = self._delivery.deliver(going, meanwhile=partial(receiver.fetch, len(batch)))
+        failures = self._delivery.deliver(going, meanwhile=lambda: receiver.fetch(self._at_a_time()))
         delivered = [each for each, failure in zip(going, failures, strict=True) if failure is None]
         failed = [(each, failure) for each, failure in zip(going, failures, strict=True) if failure is not None]
         doubtful = self._doubt(failed)

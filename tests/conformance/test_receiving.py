@@ -199,6 +199,38 @@ def test_what_a_receiver_holds_when_it_closes_goes_back(namespace, receiver, sen
     assert second.receive(10, 0.2) == []
 
 
+@pytest.mark.needs("returns_on_close")
+def test_what_was_taken_in_and_not_received_goes_back_when_it_closes(namespace, receiver, sender, queue, opened):
+    put(sender, queue, 1, 2, 3)
+    receiver.complete(receive_all(receiver, 1))
+    receiver.fetch(2)
+
+    receiver.close()
+
+    second = opened(namespace.receiver([queue], 100, TIMEOUT))
+    assert sorted(ids(receive_all(second, 2))) == ["m-2", "m-3"]
+
+
+@pytest.mark.needs("keeps_unsettled")
+def test_what_was_taken_in_of_a_queue_that_is_left_goes_back(namespace, sender, queues, opened):
+    receiver = opened(namespace.receiver(queues[:2], 100, TIMEOUT))
+    put_into(sender, queues[:2])
+    held = receive_all(receiver, 2)
+    receiver.fetch(6)
+
+    receiver.remove(queues[0])
+
+    kept = [each for each in held if each.queue == queues[1]]
+    rest = receive_all(receiver, 4 - len(kept))
+    receiver.complete([*kept, *rest])
+    other = opened(namespace.receiver(queues, 100, TIMEOUT))
+    back = receive_all(other, 4)
+    assert {each.queue for each in rest} == {queues[1]}
+    assert {each.queue for each in back} == {queues[0]}
+    assert sorted(ids(back)) == ["m-00", "m-01", "m-02", "m-03"]
+    assert other.receive(10, 0.2) == []
+
+
 @pytest.mark.needs("returns_on_close", "keeps_unsettled")
 def test_what_came_to_a_receiver_and_was_not_given_out_goes_back_when_it_closes(
     namespace, receiver, sender, queue, opened

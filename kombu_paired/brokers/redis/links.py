@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -202,6 +202,12 @@ class RedisSender(KombuSender):
             batch.pipeline = pipeline
 
     def send_batch(self, messages: Sequence[Message], timeout: float) -> list[NamespaceFailure | None]:
+        return self.send_batch_while(messages, timeout, lambda: None)
+
+    def send_batch_while(
+        self, messages: Sequence[Message], timeout: float, meanwhile: Callable[[], object]
+    ) -> list[NamespaceFailure | None]:
+        meanwhile()  # redis-py sends and waits in one: what another Redis is asked before, it does beside this one
         outcomes: list[NamespaceFailure | None] = []
         refusals: list[Exception | None] = []
         is_sent = False

@@ -16,12 +16,13 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from kombu.utils.encoding import bytes_to_str
-from redis.exceptions import ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
 from kombu_paired.brokers.forms import as_dead_letter
 from kombu_paired.brokers.receiving import LinkReceiver
@@ -52,6 +53,28 @@ REDELIVERED = "redelivered"
 GOODBYE = 0.5
 
 
+@dataclass
+class _Question:
+    """What the script is asked.
+
+    Attributes:
+        queues: those that are asked for, in the order of the keys.
+        owed: of each the tokens that are settled first.
+        connection: over which it was asked ahead.
+    """
+
+    queues: list[str]
+    keys: list[str]
+    arguments: list[Any]
+    owed: dict[str, list[str]]
+    connection: Any = None
+
+    @property
+    def terms(self) -> list[Any]:
+        """As Redis takes them, after the script's name."""
+        return [len(self.keys), *self.keys, *self.arguments]
+
+
 class RedisReceiver(LinkReceiver):
     """Takes messages from backlog queues under lock."""
 
@@ -67,6 +90,9 @@ class RedisReceiver(LinkReceiver):
         self._owed = _owed.setdefault(namespace, {})
         self._may_wait = True
         self._looks = True  # by the script, at what is there
+        self._question: _Question | None = None  # asked ahead, and not answered yet
+        self._ahead: list[Received] = []  # of its answer
+        self._failure: NamespaceFailure | None = None
         self.link.open(timeout)
         with self._failing():
             self.link.bound(timeout)
@@ -84,6 +110,7 @@ class RedisReceiver(LinkReceiver):
 
     def remove(self, queue: str) -> None:
         self._give_back([queue])
+        self._ahead = [each for each in self._ahead if each.queue != queue]
         self._leave_out(queue)
         self.failed.pop(queue, None)
 
@@ -104,7 +131,40 @@ class RedisReceiver(LinkReceiver):
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
+    def fetch(self, limit: int) -> None:
+        """Ask for them: Redis answers while the caller does something else."""
+        if self._question is not None or self._ahead or not (self._looks and self._queues):
+            return
+        try:
+            with self._failing():
+                question = self._asking(limit)
+                question.connection = self.link.channel.pool.get_connection()
+                self._question = question
+                question.connection.send_command("EVALSHA", RECEIVE.sha, *question.terms)
+        except NamespaceFailure as failure:
+            self._failure = failure
+
+    def _hear(self) -> None:
+        """Read the answer to what was asked ahead. Redis answers in turn: before this it says nothing else."""
+        question, self._question = self._question, None
+        if question is None:
+            return
+        with self._failing():
+            try:
+                answer = question.connection.read_response()
+            except NoScriptError:  # the next one brings the text
+                return
+            finally:
+                self.link.channel.pool.release(question.connection)
+            self._ahead += self._taken(question, answer)
+
     def receive(self, limit: int, timeout: float) -> list[Received]:
+        if self._failure is not None:
+            raise self._failure
+        self._hear()
+        if self._ahead:
+            found, self._ahead = self._ahead[:limit], self._ahead[limit:]
+            return found
         deadline = Deadline(timeout)
         known = len(self.failed)
         with self._failing():
@@ -132,29 +192,38 @@ class RedisReceiver(LinkReceiver):
             return True  # the script may be allowed all the same
 
     def _take(self, limit: int) -> list[Received]:
-        """What the queues have; next time the second one is the first."""
-        queues = list(self._queues)
-        if not queues:
+        """What the queues have."""
+        if not self._queues:
             return []
+        question = self._asking(limit)
+        return self._taken(question, RECEIVE.run(self._client, question.keys, question.arguments))
+
+    def _asking(self, limit: int) -> _Question:
+        """The question for what the queues have; in the next one the second of them is the first."""
+        queues = list(self._queues)
         self._queues.rotate(-1)
         self._asked += 1
-        keys, arguments, owed = [], [], {}
+        keys: list[str] = []
+        arguments: list[Any] = []
+        owed: dict[str, list[str]] = {}
         for queue in queues:
             lists = self.link.lists(queue)
             keys += [*self._locks(queue), self.link.bell(queue), *lists]
             owed[queue] = list(self._owed.get(queue, ()))
             arguments += [len(owed[queue]), *owed[queue]]
         found = [limit, int(LOCK_SECONDS * 1000), f"{self._holder}:{self._asked}", len(lists)]
-        answer: Any = RECEIVE.run(self._client, keys, [*found, *arguments])
+        return _Question(queues, keys, [*found, *arguments], owed)
+
+    def _taken(self, question: _Question, answer: Any) -> list[Received]:
         taken = []
         for place, token, item in zip(answer[::3], answer[1::3], answer[2::3], strict=True):
             if token:
-                taken.append(self._received(queues[place], bytes_to_str(token), item))
+                taken.append(self._received(question.queues[place], bytes_to_str(token), item))
             else:
-                self._fail(queues[place], item)
-        for queue, tokens in owed.items():
+                self._fail(question.queues[place], item)
+        for queue, tokens in question.owed.items():
             if tokens and queue not in self.failed:
-                del self._owed[queue][: len(tokens)]
+                self._owed[queue] = [each for each in self._owed[queue] if each not in tokens]
         return taken
 
     def _received(self, queue: str, token: str, item: bytes) -> Received:
@@ -221,6 +290,7 @@ class RedisReceiver(LinkReceiver):
         self._settle(command, suffix, forms)
 
     def _settle(self, command: str, suffix: str, forms: Mapping[str, Mapping[str, str]]) -> None:
+        self._hear()
         if not forms:
             return
         keys: list[str] = []
@@ -240,11 +310,12 @@ class RedisReceiver(LinkReceiver):
 
     def _give_back(self, queues: Iterable[str]) -> None:
         """Put what is held to the front again, in order."""
+        self._hear()
         held = {queue: self._held.pop(queue) for queue in list(queues) if self._held.get(queue)}
         self._settle("RPUSH", "", {queue: dict.fromkeys(reversed(tokens), "") for queue, tokens in held.items()})
 
     def close(self) -> None:
-        if any(self._held.values()) and self.link.is_open:
+        if (any(self._held.values()) or self._question is not None) and self.link.is_open:
             with suppress(NamespaceFailure), self._failing(), self.link.within(GOODBYE):  # else its locks run out
                 self._give_back(self._held)
         super().close()
