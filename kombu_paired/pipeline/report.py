@@ -152,19 +152,19 @@ def make_tables(
         on_step: told each of :data:`OF_TABLES` when it begins.
     """
     work, report = _Work(spark, out, on_step), Report()
+    every = accepted(rows)
     with work.step("count lines"):
-        read = _read(work, accepted(rows))
-    with work.step("messages"):
         first = side_by_side(
             spark,
             {
-                "places": lambda: work.saved(places(read.events), "places"),
-                "intervals": lambda: _failing(work, read),
+                "read": lambda: _read(work, every),
+                "places": lambda: work.saved(places(every), "places"),
             },
         )
-        failing = first["intervals"]
-        with with_settings(spark, of_messages.SPARK_SETTINGS):  # they are the session's: nothing is beside it
-            found = work.saved(messages(read.events, first["places"]), "messages", "day")
+        read, failing = first["read"]
+    # The settings are the session's: nothing is beside it.
+    with work.step("messages"), with_settings(spark, of_messages.SPARK_SETTINGS):
+        found = work.saved(messages(read.events, first["places"]), "messages", "day")
     files = spark.createDataFrame(list(problems), "file string, problem string")
     with work.step("outages and cost"):
         made = side_by_side(
@@ -213,18 +213,15 @@ class _Read:
     events: DataFrame
 
 
-def _read(work: _Work, every: DataFrame) -> _Read:
+def _read(work: _Work, every: DataFrame) -> tuple[_Read, DataFrame | None]:
+    """What was read; and the intervals, None if nothing failed."""
     writers = work.saved(processes(every), "processes")
     apart = work.saved(special(every, writers), "special")
     single = work.saved(once(apart), "doubled")
     few = without_copies(apart, single)
-    return _Read(writers, single, few, plain(every, writers).unionByName(few))
-
-
-def _failing(work: _Work, read: _Read) -> DataFrame | None:
-    """The intervals; None if nothing failed."""
-    found = work.saved(intervals(read.few), "intervals")
-    return None if found.isEmpty() else found
+    failing = work.saved(intervals(few), "intervals")
+    read = _Read(writers, single, few, plain(every, writers).unionByName(few))
+    return read, None if failing.isEmpty() else failing
 
 
 def _outages(
