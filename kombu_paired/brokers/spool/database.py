@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 from kombu_paired.brokers.spool import rows
 from kombu_paired.brokers.spool.folder import require_rights
-from kombu_paired.brokers.spool.kinds import NewerSpool, NotSynced, SpoolError, code_of, is_busy
+from kombu_paired.brokers.spool.kinds import MALFORMED, NewerSpool, NotSynced, SpoolError, code_of, is_busy
 from kombu_paired.brokers.spool.locks import patiently
 from kombu_paired.deadline import Deadline
 
@@ -37,7 +37,7 @@ __all__ = ("SCHEMA_VERSION", "Database")
 #: ``PRAGMA user_version`` of the file.
 SCHEMA_VERSION = 1
 
-_SCHEMA = (
+_TABLES = (
     # In the order of ids, the oldest first. The head is all of a message but its body, as JSON.
     "CREATE TABLE messages (id INTEGER PRIMARY KEY, queue TEXT NOT NULL, head BLOB NOT NULL, body BLOB NOT NULL, "
     "checksum INTEGER NOT NULL)",
@@ -46,7 +46,6 @@ _SCHEMA = (
     "CREATE TABLE held (id INTEGER PRIMARY KEY, reader INTEGER NOT NULL, again INTEGER NOT NULL)",
     # Up to which id a file that was damaged has been brought into this one.
     "CREATE TABLE saving (file TEXT PRIMARY KEY, upto INTEGER NOT NULL)",
-    f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
 
 _SETTINGS = (
@@ -84,7 +83,11 @@ class Database:
         self.connection = sqlite3.connect(place, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             self._patiently(self._set_up, deadline)
+            self._require_sound()
             self._log = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        except UnicodeDecodeError as exc:  # of Python, which reads SQLite's error
+            self.connection.close()
+            raise sqlite3.DatabaseError(f"{MALFORMED}: its schema is no text") from exc
         except BaseException:
             self.connection.close()
             raise
@@ -107,12 +110,19 @@ class Database:
             ask(setting).fetchone()
         if version == 0:
             self._make_tables()
-        ask("SELECT 1 FROM held").fetchone()  # now the log is there
+        ask("SELECT 1 FROM sqlite_master").fetchone()  # now the log is there
+
+    def _require_sound(self) -> None:
+        """Damage may leave a schema that can be read, and is another one; and an end to which nothing may be added."""
+        found = {text for [text] in self.connection.execute("SELECT CAST(sql AS BLOB) FROM sqlite_master")}
+        if not found.issuperset(each.encode() for each in _TABLES):
+            raise sqlite3.DatabaseError(f"{MALFORMED}: its tables are others")
+        rows.require_sound_end(self.connection)
 
     def _make_tables(self) -> None:
         self.connection.execute("BEGIN IMMEDIATE")
         try:
-            for statement in _SCHEMA:
+            for statement in (*_TABLES, f"PRAGMA user_version = {SCHEMA_VERSION}"):
                 self.connection.execute(statement)
             self.connection.execute("COMMIT")
         except BaseException:

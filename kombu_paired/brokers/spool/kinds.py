@@ -8,6 +8,7 @@ import sqlite3
 from kombu_paired.failures import FailureKind
 
 __all__ = (
+    "MALFORMED",
     "NewerSpool",
     "NotSynced",
     "SetAside",
@@ -72,12 +73,18 @@ _CODES = {
     "SQLITE_TOOBIG": FailureKind.REJECTED,
 }
 
+#: What SQLite says of a file that is damaged, and we, where SQLite does not notice it.
+MALFORMED = "database disk image is malformed"
+
+#: What it says of a schema that is damaged, and can be read: our statements name what every file of ours has.
+_OTHER_TABLES = ("no such table", "no such column", "has no column named", "already exists")
+
 #: Before Python 3.11 an exception has no code, and SQLite's text for it alone.
 _TEXTS = {
     "database or disk is full": "SQLITE_FULL",
     "disk I/O error": "SQLITE_IOERR",
     "attempt to write a readonly database": "SQLITE_READONLY",
-    "database disk image is malformed": "SQLITE_CORRUPT",
+    MALFORMED: "SQLITE_CORRUPT",
     "file is not a database": "SQLITE_NOTADB",
     "out of memory": "SQLITE_NOMEM",
     "unable to open database file": "SQLITE_CANTOPEN",
@@ -146,6 +153,8 @@ def concerns_all(exc: BaseException) -> bool:
 
 def is_broken(exc: BaseException) -> bool:
     """Whether the file is damaged."""
+    if isinstance(exc, sqlite3.OperationalError) and any(text in str(exc) for text in _OTHER_TABLES):
+        return True
     return code_of(exc) in ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
 

@@ -6,6 +6,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from kombu.utils import json
@@ -14,7 +15,7 @@ from kombu_paired.brokers.forms import as_dead_letter
 from kombu_paired.brokers.roles import DEAD_LETTER_SUFFIX, DeadLetter
 from kombu_paired.brokers.spool.address import SpoolAddress, shown_size
 from kombu_paired.brokers.spool.disk import LEFT_FREE, free_bytes
-from kombu_paired.brokers.spool.kinds import SpoolFull
+from kombu_paired.brokers.spool.kinds import MALFORMED, SpoolFull
 from kombu_paired.message import Message, marked_maybe_duplicate
 
 __all__ = (
@@ -39,6 +40,7 @@ __all__ = (
     "release",
     "remove",
     "require_room",
+    "require_sound_end",
     "row_of",
     "saved_upto",
     "take",
@@ -49,6 +51,9 @@ __all__ = (
 LARGEST_TAKE = 16_000_000
 #: Bytes that a message takes besides its head and its body: two rows, and its share of their pages.
 _AROUND = 200
+
+#: Messages at the end of a file that are looked at: about as many small ones as its last two pages have.
+LAST = 50
 
 #: Of those that wait: not held, or by a reader that is dead.
 _IS_FREE = "NOT EXISTS (SELECT 1 FROM held WHERE held.id = messages.id AND held.reader != 0)"
@@ -83,6 +88,19 @@ class Taken(NamedTuple):
     body: bytes
     again: bool
     is_whole: bool
+
+
+def require_sound_end(connection: sqlite3.Connection) -> None:
+    """See whether the place is sound where the next message will be.
+
+    SQLite writes into a page whatever is wrong with the others' places there, and may find none of them afterwards.
+
+    Raises:
+        sqlite3.DatabaseError: it is damaged.
+    """
+    ids = [number for [number] in connection.execute("SELECT id FROM messages ORDER BY id DESC LIMIT ?", [LAST])]
+    if any(later <= earlier for later, earlier in pairwise(ids)):
+        raise sqlite3.DatabaseError(f"{MALFORMED}: its last messages are out of order")
 
 
 # -- the form of a message ------------------------------------------------------------------------------------------

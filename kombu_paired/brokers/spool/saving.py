@@ -51,8 +51,8 @@ def read_piece(path: str, after: int) -> Piece:
         connection = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=rw", uri=True, timeout=1)
         connection.text_factory = bytes
         return _read(connection, after)
-    except sqlite3.Error as exc:
-        if not is_broken(exc):
+    except (sqlite3.Error, UnicodeDecodeError) as exc:  # the latter of Python, which reads SQLite's error
+        if isinstance(exc, sqlite3.Error) and not is_broken(exc):
             raise
         logger.warning("nothing more can be read of %s: %s", path, exc)
         return Piece([], after, True)
