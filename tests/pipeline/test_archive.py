@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -163,6 +164,17 @@ def test_one_that_fails_leaves_why_and_no_half(kept, java):
     assert "it broke" in why.read_text()
 
 
+@pytest.fixture
+def none_ignored():
+    """What runs under ``nohup`` ignores a signal, and so does all that it starts."""
+    signals = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(each, signal.SIG_DFL) for each in signals]
+    yield
+    for each, handler in zip(signals, before, strict=True):
+        signal.signal(each, handler)
+
+
+@pytest.mark.usefixtures("none_ignored")
 @pytest.mark.parametrize("number", [1, 2, 9, 15])
 @pytest.mark.parametrize("end", ["kill -{0} $$", "exit $((128 + {0}))"])
 def test_one_that_is_interrupted_is_tried_again(kept, java, number, end):
