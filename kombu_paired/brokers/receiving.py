@@ -36,6 +36,7 @@ class LinkReceiver(Receiver):
         self.failed: dict[str, NamespaceFailure] = {}
         self._bell = Bell()
         self._interrupted = False
+        self._fetched_in_vain: NamespaceFailure | None = None
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -45,6 +46,21 @@ class LinkReceiver(Receiver):
         except NamespaceFailure:
             self.link.drop()
             raise
+
+    def fetch(self, limit: int) -> None:
+        try:
+            with self._failing():
+                self.take_in(limit)
+        except NamespaceFailure as failure:
+            self._fetched_in_vain = failure
+
+    def take_in(self, limit: int) -> None:
+        """What :meth:`fetch` does here; it may raise."""
+
+    def _require_link(self) -> None:
+        """Raise what the link failed with when something was fetched."""
+        if self._fetched_in_vain is not None:
+            raise self._fetched_in_vain
 
     def interrupt(self) -> None:
         self._interrupted = True

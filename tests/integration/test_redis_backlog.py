@@ -214,3 +214,35 @@ def test_what_others_put_there_without_a_ring_is_found_by_a_look(client, receive
     item = room.item_of_message(waiting.link.channel, message)
     threading.Timer(0.3, client.lpush, [QUEUE, item]).start()
     assert ids(waiting.receive(10, 30)) == ["m-1"]
+
+
+def test_what_was_asked_for_ahead_for_too_long_is_not_received_when_somebody_else_has_it(
+    backlog: None, receiver: Callable[[], Receiver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a process that was frozen, and a syphon that was not."""
+    monkeypatch.setattr(room, "FRESH", 0.0)
+    frozen, other = receiver(), receiver()
+    frozen.complete(frozen.receive(1, TIMEOUT))
+    frozen.fetch(5)
+    with monkeypatch.context() as patch:
+        patch.setattr(room, "LOCK_SECONDS", 0)
+        time.sleep(0.01)
+        taken = other.receive(5, TIMEOUT)
+
+    assert len(taken) == 5
+    assert frozen.receive(5, 0.2) == []
+    other.complete(taken)
+    assert other.receive(5, 0.2) == []
+
+
+def test_what_was_asked_for_ahead_for_too_long_comes_again_once(
+    backlog: None, receiver: Callable[[], Receiver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "FRESH", 0.0)
+    slow = receiver()
+    got = slow.receive(1, TIMEOUT)
+    slow.fetch(5)
+    got += slow.receive(5, TIMEOUT)
+    assert sorted(ids(got)) == [f"m-{n}" for n in range(6)]
+    slow.complete(got)
+    assert slow.receive(5, 0.2) == []

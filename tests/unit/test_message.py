@@ -688,3 +688,10 @@ def test_whatever_is_said_of_a_diversion_is_read_or_malformed_and_nothing_else(h
         assert result.reason.isidentifier()
     else:
         assert all(isinstance(key, str) for each in result.declarations for key in each.arguments)
+
+
+def test_a_further_header_changes_nothing_else():
+    whole = Message("{}", "shop", "orders", 5, "application/json", "utf-8", {"id": "a"}, {"reply_to": "b"}, True)
+    assert None not in vars(whole).values()
+    assert whole.with_headers({}) == whole
+    assert whole.with_headers({"more": 1}) == replace(whole, headers={"id": "a", "more": 1})

@@ -110,7 +110,6 @@ class AmqpReceiver(LinkReceiver):
         self._consumed: dict[str, _Consumed] = {}
         self._buffer: deque[tuple[_Consumed, Any]] = deque()
         self._side: AmqpSender | None = None
-        self._failure: NamespaceFailure | None = None
         self.link.open(timeout)
         for queue in queues:
             self.add(queue)
@@ -170,8 +169,7 @@ class AmqpReceiver(LinkReceiver):
     # -- receiving ----------------------------------------------------------------------------------------------
 
     def receive(self, limit: int, timeout: float) -> list[Received]:
-        if self._failure is not None:
-            raise self._failure
+        self._require_link()
         deadline = Deadline(timeout)
         known = len(self.failed)
         with self._failing():
@@ -183,18 +181,14 @@ class AmqpReceiver(LinkReceiver):
                 self._read_more(limit)
         return [self._received(*self._buffer.popleft()) for _ in range(min(limit, len(self._buffer)))]
 
-    def fetch(self, limit: int) -> None:
-        try:
-            with self._failing():
-                self._read_more(limit)
-        except NamespaceFailure as failure:
-            self._failure = failure
-
     def _wait(self, seconds: float) -> None:
         connection = self.link.connection
         if not self._bell.wait(seconds, connection.transport.sock):
             self._close_side()
         connection.heartbeat_tick()
+
+    def take_in(self, limit: int) -> None:
+        self._read_more(limit)
 
     def _read_more(self, limit: int) -> None:
         """Handle what has come, a heartbeat too; what has come of a frame is kept."""

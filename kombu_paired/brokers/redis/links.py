@@ -207,13 +207,13 @@ class RedisSender(KombuSender):
     def send_batch_while(
         self, messages: Sequence[Message], timeout: float, meanwhile: Callable[[], object]
     ) -> list[NamespaceFailure | None]:
-        meanwhile()  # redis-py sends and waits in one: what another Redis is asked before, it does beside this one
         outcomes: list[NamespaceFailure | None] = []
         refusals: list[Exception | None] = []
         is_sent = False
         deadline = Deadline(timeout)
+        meanwhile()  # redis-py sends and waits in one: what another Redis is asked before, it does beside this one
         try:
-            channel = self.link.open(timeout)
+            channel = self.link.open(deadline.left)
             publishing = closing(channel.create_publish_batch(max_size=sys.maxsize))
             with self.link.within(deadline.left), publishing as batch:
                 pipeline, gathered = batch.pipeline, Gathered(batch.pipeline)

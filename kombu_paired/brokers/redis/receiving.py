@@ -12,6 +12,7 @@ one ``EXISTS``; the script, which asks for some fifty things, follows where ther
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,6 +44,8 @@ __all__ = ("LOCK_SECONDS", "RedisReceiver")
 
 #: Seconds a received message stays locked: LockDuration of the documents.
 LOCK_SECONDS = 60
+#: Seconds after which what was asked for ahead, and not received, goes back: whoever received it needs the rest.
+FRESH = LOCK_SECONDS / 4
 #: Seconds for which Redis lets a receiver wait for a bell, between two looks at empty queues. Old servers: whole ones.
 PAUSE = 5
 #: The same where less than a second is left, and where no bell may be waited for.
@@ -92,7 +95,7 @@ class RedisReceiver(LinkReceiver):
         self._looks = True  # by the script, at what is there
         self._question: _Question | None = None  # asked ahead, and not answered yet
         self._ahead: list[Received] = []  # of its answer
-        self._failure: NamespaceFailure | None = None
+        self._fresh_until = 0.0
         self.link.open(timeout)
         with self._failing():
             self.link.bound(timeout)
@@ -131,18 +134,15 @@ class RedisReceiver(LinkReceiver):
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
-    def fetch(self, limit: int) -> None:
+    def take_in(self, limit: int) -> None:
         """Ask for them: Redis answers while the caller does something else."""
         if self._question is not None or self._ahead or not (self._looks and self._queues):
             return
-        try:
-            with self._failing():
-                question = self._asking(limit)
-                question.connection = self.link.channel.pool.get_connection()
-                self._question = question
-                question.connection.send_command("EVALSHA", RECEIVE.sha, *question.terms)
-        except NamespaceFailure as failure:
-            self._failure = failure
+        self._fresh_until = time.monotonic() + FRESH
+        question = self._asking(limit)
+        question.connection = self.link.channel.pool.get_connection()
+        self._question = question
+        question.connection.send_command("EVALSHA", RECEIVE.sha, *question.terms)
 
     def _hear(self) -> None:
         """Read the answer to what was asked ahead. Redis answers in turn: before this it says nothing else."""
@@ -159,9 +159,10 @@ class RedisReceiver(LinkReceiver):
             self._ahead += self._taken(question, answer)
 
     def receive(self, limit: int, timeout: float) -> list[Received]:
-        if self._failure is not None:
-            raise self._failure
+        self._require_link()
         self._hear()
+        if time.monotonic() > self._fresh_until:
+            self._give_back_ahead()
         if self._ahead:
             found, self._ahead = self._ahead[:limit], self._ahead[limit:]
             return found
@@ -313,6 +314,14 @@ class RedisReceiver(LinkReceiver):
         self._hear()
         held = {queue: self._held.pop(queue) for queue in list(queues) if self._held.get(queue)}
         self._settle("RPUSH", "", {queue: dict.fromkeys(reversed(tokens), "") for queue, tokens in held.items()})
+
+    def _give_back_ahead(self) -> None:
+        """Their locks may run out before they are delivered, and somebody else deliver them, too."""
+        forms: dict[str, dict[str, str]] = {}
+        for each in reversed(self._ahead):
+            forms.setdefault(each.queue, {})[each.token] = ""
+        self._ahead = []
+        self._settle("RPUSH", "", forms)
 
     def close(self) -> None:
         if (any(self._held.values()) or self._question is not None) and self.link.is_open:

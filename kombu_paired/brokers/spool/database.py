@@ -83,7 +83,7 @@ class Database:
         self.connection = sqlite3.connect(place, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             self._patiently(self._set_up, deadline)
-            self._require_sound()
+            self._patiently(self._require_sound, deadline)
             self._log = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
         except UnicodeDecodeError as exc:  # of Python, which reads SQLite's error
             self.connection.close()
