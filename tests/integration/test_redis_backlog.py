@@ -246,3 +246,20 @@ def test_what_was_asked_for_ahead_for_too_long_comes_again_once(
     assert sorted(ids(got)) == [f"m-{n}" for n in range(6)]
     slow.complete(got)
     assert slow.receive(5, 0.2) == []
+
+
+def test_thousands_cost_redis_a_handful_of_commands_and_come_in_order(namespace, receiver, client):
+    sender = namespace.sender()
+    letters = [{"priority": 9 * (n % 2), "properties": {"message_id": f"m-{n}"}} for n in range(2400)]
+    sent = [Message(b"", routing_key=QUEUE, **each) for each in letters]
+    assert not any(sender.send_batch(sent, TIMEOUT))
+    sender.close()
+    client.config_resetstat()
+    holder = receiver()
+    first, rest = holder.receive(2300, 1), holder.receive(2300, 1)
+    steps = [f"m-{n}" for n in (*range(0, 2400, 2), *range(1, 2400, 2))]
+    assert ids(first + rest) == steps
+    holder.complete(first)
+    holder.abandon(rest)
+    assert ids(holder.receive(200, 1)) == ids(rest)
+    assert max(int(each["calls"]) for name, each in client.info("commandstats").items() if "lpush" not in name) <= 110

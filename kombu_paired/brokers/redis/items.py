@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 from kombu.utils.encoding import bytes_to_str
-from kombu.utils.json import dumps, loads
+from kombu.utils.json import JSONEncoder, object_hook
 
 from kombu_paired.brokers.compat import make_envelope
 from kombu_paired.brokers.forms import prepare
@@ -14,11 +15,14 @@ from kombu_paired.message import Message
 
 __all__ = ("item_of_message", "message_of_item")
 
+# As Kombu's dumps and loads, which make another of these for each message.
+_encoder, _decoder = JSONEncoder(), json.JSONDecoder(object_hook=object_hook)
+
 
 def message_of_item(item: bytes) -> Message:
     """The message in a list item that Kombu's Redis transport wrote; anything else is a body without headers."""
     try:
-        raw = loads(bytes_to_str(item))
+        raw = _decoder.decode(bytes_to_str(item))
         properties = dict(raw["properties"])
         body = raw["body"]
         if properties.pop("body_encoding", None) == "base64":
@@ -41,4 +45,4 @@ def item_of_message(channel: Any, message: Message) -> str:
     """The list item for a message, as Kombu's Redis transport writes it."""
     prepared = prepare(channel, message)
     make_envelope(channel, prepared, message.exchange, message.routing_key)
-    return str(dumps(prepared))
+    return str(_encoder.encode(prepared))

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -63,6 +62,7 @@ class _Question:
     Attributes:
         queues: those that are asked for, in the order of the keys.
         owed: of each the tokens that are settled first.
+        tokens: what those begin with that it gives.
         connection: over which it was asked ahead.
     """
 
@@ -70,6 +70,7 @@ class _Question:
     keys: list[str]
     arguments: list[Any]
     owed: dict[str, list[str]]
+    tokens: str
     connection: Any = None
 
     @property
@@ -212,16 +213,20 @@ class RedisReceiver(LinkReceiver):
             keys += [*self._locks(queue), self.link.bell(queue), *lists]
             owed[queue] = list(self._owed.get(queue, ()))
             arguments += [len(owed[queue]), *owed[queue]]
-        found = [limit, int(LOCK_SECONDS * 1000), f"{self._holder}:{self._asked}", len(lists)]
-        return _Question(queues, keys, [*found, *arguments], owed)
+        tokens = f"{self._holder}:{self._asked}"
+        found = [limit, int(LOCK_SECONDS * 1000), tokens, len(lists)]
+        return _Question(queues, keys, [*found, *arguments], owed, tokens)
 
     def _taken(self, question: _Question, answer: Any) -> list[Received]:
-        taken = []
-        for place, token, item in zip(answer[::3], answer[1::3], answer[2::3], strict=True):
-            if token:
-                taken.append(self._received(question.queues[place], bytes_to_str(token), item))
-            else:
-                self._fail(question.queues[place], item)
+        taken: list[Received] = []
+        at = 0
+        while at < len(answer):
+            queue, count, first = question.queues[answer[at]], answer[at + 1], at + 2
+            at = first + max(count, 1)
+            if not count:
+                self._fail(queue, answer[first])
+            for item in answer[first : first + count]:
+                taken.append(self._received(queue, f"{question.tokens}:{len(taken)}", item))
         for queue, tokens in question.owed.items():
             if tokens and queue not in self.failed:
                 self._owed[queue] = [each for each in self._owed[queue] if each not in tokens]
@@ -298,7 +303,7 @@ class RedisReceiver(LinkReceiver):
         arguments: list[Any] = []
         for queue, pairs in forms.items():
             keys += [*self._locks(queue), self.link.key(queue + suffix) if suffix else self._target(queue)]
-            arguments += [len(pairs), *chain.from_iterable(pairs.items())]
+            arguments += [len(pairs), *pairs, *(pairs.values() if command else ())]
         with self._failing():
             answer: Any = SETTLE.run(self._client, keys, [command, *arguments])
         queues = list(forms)

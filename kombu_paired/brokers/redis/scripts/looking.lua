@@ -16,3 +16,13 @@ local function look(lists, locks, locked)
     end
     return length, count
 end
+-- Commands cost more than what is in them, and are written to disk one by one; a script can name so many things in one.
+local at_once = 1000
+-- Removes the locks whose tokens stand in ARGV[first] to ARGV[last].
+local function unlock(locks, locked, first, last)
+    for from = first, last, at_once do
+        local to = math.min(from + at_once - 1, last)
+        redis.call('ZREM', locks, unpack(ARGV, from, to))
+        redis.call('HDEL', locked, unpack(ARGV, from, to))
+    end
+end

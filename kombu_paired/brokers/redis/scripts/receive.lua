@@ -1,6 +1,6 @@
--- Takes up to ARGV[1] messages from queues, from each its share if there are enough, and locks each under a token that
--- begins with ARGV[3]. Answers with place of the queue, token and message, three for each message; for a queue that
--- cannot be worked with the token is empty, and the reason stands in the place of a message.
+-- Takes up to ARGV[1] messages from queues, from each its share if there are enough, and locks each under a token: ARGV[3],
+-- a colon and its number, from 0 and in the order of the answer. That is, again and again, the place of a queue, a number
+-- and as many messages; for a queue that cannot be worked with the number is 0, and the reason follows.
 --
 -- A queue has 3 + ARGV[4] keys: the sorted set and the hash of its locks, its bell, its priority lists. In ARGV[5..] each
 -- has the number of its tokens that are to be settled before, and these tokens. Before it is taken from, too, what was
@@ -22,14 +22,8 @@ local limit, width = tonumber(ARGV[1]), 3 + ARGV[4]
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local answer, queues, taken, argument = {}, {}, 0, 5
-local function tell(place, token, text)
-    for _, each in ipairs({place, token, text}) do answer[#answer + 1] = each end
-end
-local function settle(queue, first, last)
-    for each = first, last do
-        redis.call('ZREM', queue.locks, ARGV[each])
-        redis.call('HDEL', queue.locked, ARGV[each])
-    end
+local function tell(place, number, text)
+    for _, each in ipairs({place, number, text}) do answer[#answer + 1] = each end
 end
 local function let_come_again(queue)
     for _, token in ipairs(redis.call('ZRANGEBYSCORE', queue.locks, '-inf', now - ARGV[2], 'LIMIT', 0, 1000)) do
@@ -42,17 +36,28 @@ local function let_come_again(queue)
         end
     end
 end
+local function lock(queue, items)
+    local notes, scores = {}, {}
+    for each = #items, 1, -1 do  -- the last one is the oldest
+        local token = ARGV[3] .. ':' .. taken
+        notes[#notes + 1], notes[#notes + 2] = token, items[each]
+        scores[#scores + 1], scores[#scores + 2] = now, token
+        answer[#answer + 1] = items[each]
+        taken = taken + 1
+    end
+    redis.call('HSET', queue.locked, unpack(notes))
+    redis.call('ZADD', queue.locks, unpack(scores))
+end
 local function take(queue, most)
     for _, list in ipairs(queue.lists) do
         while most > 0 and queue.length > 0 do
-            local item = redis.call('RPOP', list)
-            if not item then break end
-            local token = ARGV[3] .. ':' .. taken
-            redis.call('HSET', queue.locked, token, item)
-            redis.call('ZADD', queue.locks, now, token)
-            tell(queue.place, token, item)
-            taken, most = taken + 1, most - 1
-            queue.taken, queue.length = queue.taken + 1, queue.length - 1
+            local items = redis.call('LRANGE', list, -math.min(most, at_once), -1)  -- RPOP of many: Redis 6.2
+            if #items == 0 then break end
+            redis.call('LTRIM', list, 0, -1 - #items)
+            tell(queue.place, #items)
+            lock(queue, items)
+            most = most - #items
+            queue.taken, queue.length = queue.taken + #items, queue.length - #items
         end
     end
 end
@@ -64,12 +69,12 @@ for first = 1, #KEYS, width do
     if length then
         queue.length, queue.taken = length, 0
         if locks_or_reason > 0 then
-            settle(queue, argument + 1, argument + owed)
+            unlock(queue.locks, queue.locked, argument + 1, argument + owed)
             let_come_again(queue)
         end
         queues[#queues + 1] = queue
     else
-        tell(place, '', locks_or_reason)
+        tell(place, 0, locks_or_reason)
     end
     argument = argument + 1 + owed
 end
