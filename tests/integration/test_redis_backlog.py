@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import redis
@@ -263,3 +265,29 @@ def test_thousands_cost_redis_a_handful_of_commands_and_come_in_order(namespace,
     holder.abandon(rest)
     assert ids(holder.receive(200, 1)) == ids(rest)
     assert max(int(each["calls"]) for name, each in client.info("commandstats").items() if "lpush" not in name) <= 110
+
+
+def test_a_batch_lies_where_kombu_puts_each_of_its_messages_and_in_the_same_form(namespace, client):
+    letters = [
+        Message("t\u00e9xt", content_type="text/plain", content_encoding="utf-8", headers={"id": "1", "kept": b"\xff"}),
+        Message(b"\x00\xff", priority=9, properties={"delivery_mode": 2, "expiration": "5000"}),
+        Message(b"", priority=3, properties={"priority": 6}),
+        Message(b"", priority=12),
+    ]
+    sent = [replace(each, routing_key="orders") for each in letters]
+    sender = namespace.sender()
+
+    def found() -> dict[bytes, list[object]]:
+        lists = {key: [json.loads(item) for item in client.lrange(key, 0, -1)] for key in client.keys("orders*")}
+        client.delete(*lists)
+        tags = {item["properties"].pop("delivery_tag") for items in lists.values() for item in items}
+        assert len(tags) == len(sent)
+        return lists
+
+    for each in sent:
+        sender.send(each, TIMEOUT)
+    by_kombu = found()
+    assert not any(sender.send_batch(sent, TIMEOUT))
+    assert found() == by_kombu
+    assert len(by_kombu) == 3  # one for each step that was used
+    sender.close()

@@ -16,8 +16,10 @@ __all__ = (
     "RELIES_ON",
     "close_at_once",
     "has_unread",
+    "is_deleted_unused",
     "is_readable",
     "limit_replies",
+    "list_of",
     "open_connections",
     "open_pools",
     "priority_list",
@@ -54,7 +56,9 @@ RELIES_ON = {
         "_disconnect_pools()",
         "_do_restore_message(payload, exchange, routing_key, pipe, leftmost)",
         "_flush_brpop_reauth()",
+        "_expires",
         "_get_client()",
+        "_get_message_priority(message, reverse)",
         "_get_pool(asynchronous)",
         "_in_poll",
         "_maybe_update_queues_expire(client, queue)",
@@ -122,6 +126,16 @@ def used_connections(channel: Any) -> Iterator[Any]:
 def priority_list(channel: Any, queue: str, step: int) -> str:
     """The list that has a queue's messages of one priority step."""
     return str(channel._q_for_pri(queue, step))
+
+
+def list_of(channel: Any, queue: str, prepared: dict[str, Any]) -> str:
+    """The list of a queue that a prepared message goes into."""
+    return str(channel._q_for_pri(queue, channel._get_message_priority(prepared, reverse=False)))
+
+
+def is_deleted_unused(channel: Any, queue: str) -> bool:
+    """Whether a queue was declared over this channel as one that lives for a time after its last use."""
+    return queue in channel._expires
 
 
 def close_at_once(channel: Any) -> None:

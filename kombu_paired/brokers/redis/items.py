@@ -11,9 +11,10 @@ from kombu.utils.json import JSONEncoder, object_hook
 
 from kombu_paired.brokers.compat import make_envelope
 from kombu_paired.brokers.forms import prepare
+from kombu_paired.brokers.redis.compat import list_of
 from kombu_paired.message import Message
 
-__all__ = ("item_of_message", "message_of_item")
+__all__ = ("item_of_message", "list_and_item", "message_of_item")
 
 # As Kombu's dumps and loads, which make another of these for each message.
 _encoder, _decoder = JSONEncoder(), json.JSONDecoder(object_hook=object_hook)
@@ -43,6 +44,11 @@ def message_of_item(item: bytes) -> Message:
 
 def item_of_message(channel: Any, message: Message) -> str:
     """The list item for a message, as Kombu's Redis transport writes it."""
+    return list_and_item(channel, message)[1]
+
+
+def list_and_item(channel: Any, message: Message) -> tuple[str, str]:
+    """The list that Kombu's Redis transport puts a message for one queue into, and what it puts there."""
     prepared = prepare(channel, message)
     make_envelope(channel, prepared, message.exchange, message.routing_key)
-    return str(_encoder.encode(prepared))
+    return list_of(channel, message.routing_key, prepared), str(_encoder.encode(prepared))

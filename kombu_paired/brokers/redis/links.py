@@ -15,9 +15,9 @@ from redis import exceptions
 
 from kombu_paired.brokers.forms import prepare, publish
 from kombu_paired.brokers.links import KombuSender, Link
-from kombu_paired.brokers.redis.compat import close_at_once, limit_replies, priority_list
+from kombu_paired.brokers.redis.compat import close_at_once, is_deleted_unused, limit_replies, priority_list
 from kombu_paired.brokers.redis.connections import timely_channel
-from kombu_paired.brokers.redis.items import message_of_item
+from kombu_paired.brokers.redis.items import list_and_item, message_of_item
 from kombu_paired.brokers.redis.kinds import kind_of, never_connected
 from kombu_paired.brokers.redis.pipelines import Gathered, Once, refusal
 from kombu_paired.deadline import Deadline
@@ -193,8 +193,13 @@ class RedisSender(KombuSender):
     def _publish(self, batch: Any, message: Message) -> None:
         """Put a message into the pipeline of a batch."""
         pipeline = batch.pipeline
-        if message.once is not None:
-            batch.pipeline = Once(pipeline, self.link.key, message.once)
+        once = message.once
+        if once is None and not message.exchange and not is_deleted_unused(batch.channel, message.routing_key):
+            # The way of nearly all, without that through Kombu: a sixth of what putting a message there costs.
+            pipeline.lpush(*list_and_item(batch.channel, message))
+            return
+        if once is not None:
+            batch.pipeline = Once(pipeline, self.link.key, once)
         try:
             prepared = prepare(batch.channel, message)
             batch.publish(prepared, exchange=message.exchange, routing_key=message.routing_key)

@@ -103,12 +103,17 @@ class Pipeline(list):
     """A publish batch of Kombu's Redis transport, and the pipeline in it."""
 
     def __init__(self, fails_at):
-        self.fails_at, self.pipeline, self.channel = fails_at, self, None
+        self.fails_at, self.pipeline, self.channel = fails_at, self, SimpleNamespace(_expires={})
+        self.encoded = 0
 
-    def publish(self, message, **where):
-        if self.fails_at == "adding" and len(self) == 2:
+    def list_and_item(self, channel, message):
+        if self.fails_at == "adding" and self.encoded == 2:
             raise exceptions.ConnectionError("Connection closed by server.")
-        self.append(message)
+        self.encoded += 1
+        return message.routing_key, message.body
+
+    def lpush(self, *command):
+        self.append(command)
 
     def execute(self, raise_on_error):
         if self.fails_at == "connecting":
@@ -128,7 +133,7 @@ def test_redis_may_have_what_is_in_a_pipeline_that_was_sent(monkeypatch, fails_a
     channel = SimpleNamespace(create_publish_batch=lambda max_size: batch)
     monkeypatch.setattr(sender.link, "open", lambda timeout: channel)
     monkeypatch.setattr(sender.link, "within", without_limit)
-    monkeypatch.setattr("kombu_paired.brokers.redis.links.prepare", lambda channel, message: message)
+    monkeypatch.setattr("kombu_paired.brokers.redis.links.list_and_item", batch.list_and_item)
     assert doubts(sender.send_batch(MESSAGES, 1)) == [may_have] * 4
 
 
